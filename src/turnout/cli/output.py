@@ -1,0 +1,59 @@
+"""What the commands share: consoles, the common options, JSON, and how an error reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from turnout.errors import TurnoutError
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more, on stderr.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only, on stderr.")]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show the traceback of an error.")
+]
+
+
+def stdout_console() -> Console:
+    """A console for results."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def stderr_console(*, quiet: bool = False) -> Console:
+    """A console for logs and progress."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, quiet=quiet)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout: UTF-8, two spaces, keys in the order given."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def wants_traceback(arguments: Sequence[str]) -> bool:
+    """Whether `--debug` stands among the arguments (before any `--`)."""
+    for argument in arguments[1:]:
+        if argument == "--":
+            return False
+        if argument == "--debug":
+            return True
+    return False
+
+
+def report_error(error: TurnoutError) -> None:
+    """Print an error and its facts to stderr."""
+    sys.stderr.write(f"error: {error}\n")

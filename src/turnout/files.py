@@ -1,0 +1,157 @@
+"""Files: atomic writes, containment of paths, and links that fall back to copies.
+
+Every write goes to a temporary place beside its target, is flushed, and is then
+renamed, so that a crash at any moment leaves the old state or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from turnout.errors import BundleError, OutputExistsError, WriteError
+
+STAGING_PREFIX = ".turnout-"
+
+
+def explain_os_error(error: OSError, path: Path) -> WriteError:
+    """A `WriteError` that says in words why `path` could not be written."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return WriteError(
+            f"No space left while writing {path}.",
+            where=path,
+            fix="free some space or choose another output; nothing was left behind",
+        )
+    return WriteError(
+        f"Cannot write {path}: {error.strerror or error}.", where=path, fix="nothing was left behind"
+    )
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write `data` (text as UTF-8, newlines as they are) to `path`, whole or not at all."""
+    payload = data.encode("utf-8") if isinstance(data, str) else data
+    temporary = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=STAGING_PREFIX)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+        temporary = None
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a staging folder that becomes `target` when the block ends without an error.
+
+    An existing `target` is refused unless `overwrite`; with it, the old folder is replaced
+    only after the new one is complete. On any error, Ctrl-C included, nothing is left.
+
+    Raises `OutputExistsError` or `WriteError`.
+    """
+    if os.path.lexists(target) and not overwrite:
+        raise OutputExistsError(
+            f"{target} exists already.",
+            where=target,
+            fix="choose another output, or pass --overwrite to replace it",
+        )
+    staging: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=STAGING_PREFIX))
+        staging.chmod(0o777 & ~_umask())
+        yield staging
+        _flush_tree(staging)
+        _publish(staging, target)
+        staging = None
+    except OSError as error:
+        raise explain_os_error(error, target) from error
+    finally:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def contained(root: Path, relative: str, *, what: str = "path") -> Path:
+    """`root / relative`, proven to stay inside `root` after links are resolved.
+
+    `relative` comes from an untrusted document. Absolute paths, drive letters, `..`, and
+    links that lead out are refused with a `BundleError`; the file need not exist.
+    """
+    windows, posix = PureWindowsPath(relative), PurePosixPath(relative)
+    reason = None
+    if not relative or "\0" in relative:
+        reason = "is empty or holds a NUL"
+    elif posix.is_absolute() or windows.drive or windows.root:
+        reason = "is absolute"
+    elif ".." in windows.parts:
+        reason = "leaves the folder with '..'"
+    else:
+        resolved = (root / relative).resolve()
+        if not resolved.is_relative_to(root.resolve()):
+            reason = f"is a link to {resolved}, outside the folder"
+    if reason is not None:
+        raise BundleError(
+            f"The {what} {relative!r} {reason}.",
+            found=repr(relative),
+            expected="a relative path that stays inside the folder",
+            where=root,
+        )
+    return root / relative
+
+
+def link_or_copy(source: Path, target: Path) -> bool:
+    """Hard-link `source` to `target`, or copy it where links cannot be made. True if linked."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
+        return False
+    return True
+
+
+def _umask() -> int:
+    # There is no call that only reads it.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _flush_tree(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+
+
+def _publish(staging: Path, target: Path) -> None:
+    if not os.path.lexists(target):
+        staging.replace(target)
+        return
+    # A folder that is not empty cannot be replaced by a rename: the old one steps aside first.
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=STAGING_PREFIX))
+    old = aside / target.name
+    target.replace(old)
+    try:
+        staging.replace(target)
+    except BaseException:
+        old.replace(target)
+        raise
+    finally:
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            old.unlink(missing_ok=True)
+            aside.rmdir()
