@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Making bundles from source models."""
