@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 # Order of preference when any device will do.
 DEVICES = ("npu", "gpu", "cpu")
 
 _SUFFIX = "executionprovider"
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Package:
     library: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ep:
     """One execution provider.
 
@@ -60,12 +58,12 @@ class Ep:
     shares_weights: bool = False
     required_options: tuple[str, ...] = ()
     device_options: tuple[str, ...] = ()
-    device_words: Mapping[str, str] = _NOTHING
+    device_words: Mapping[str, str] = field(default_factory=dict)
     default_device: str | None = None
     defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     properties_option: str | None = None
-    exact_properties: Mapping[str, str] = _NOTHING
-    exact_session_options: Mapping[str, str] = _NOTHING
+    exact_properties: Mapping[str, str] = field(default_factory=dict)
+    exact_session_options: Mapping[str, str] = field(default_factory=dict)
     exact_on: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     otherwise: str | None = None
@@ -307,8 +305,11 @@ EPS: tuple[Ep, ...] = (
 
 
 def _normalised(name: str) -> str:
+    word = name.strip().lower()
     # A plugin may list variants of itself as NAME.VARIANT ("OpenVINOExecutionProvider.AUTO").
-    word = name.strip().lower().partition(".")[0]
+    full, dot, _ = word.partition(_SUFFIX + ".")
+    if dot:
+        word = full
     word = word.replace("-", "").replace("_", "").replace(" ", "")
     return word.removesuffix(_SUFFIX) or word
 
