@@ -1,0 +1,122 @@
+"""`genai_config.json`: the document kept losslessly, and its stages as they take effect.
+
+`GenaiConfig.stages` is the only code that knows the layouts of a config; nothing else walks
+the JSON. How onnxruntime-genai picks the session options of a stage was read in its source
+(`Model::CreateSessionOptions`, `MultiModalLanguageModel`, `QwenVisionPipeline`) and is
+measured by `tests/test_inheritance.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from turnout.bundle import jsonedit, jsontext, layouts
+from turnout.bundle.layouts import ProviderEntry, Stage
+from turnout.errors import ConfigError
+
+CONFIG_NAME = "genai_config.json"
+MAX_CONFIG_BYTES = 16 << 20
+
+__all__ = ["CONFIG_NAME", "GenaiConfig", "ProviderEntry", "Stage"]
+
+
+@dataclass(frozen=True)
+class GenaiConfig:
+    """One config, immutable. `text` is the document byte for byte; edits give a new config."""
+
+    text: str
+    where: str = field(compare=False)
+    root: jsontext.Node = field(repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, text: str, where: Path | str = CONFIG_NAME) -> GenaiConfig:
+        """Read `text`; `where` names it in errors. Raises `ConfigError`."""
+        root = jsontext.parse(text, where)
+        if root.kind != "object":
+            raise ConfigError(
+                f"{where} is no configuration.",
+                found=f"a JSON {root.kind}",
+                expected="a JSON object with a model",
+                where=where,
+            )
+        return cls(text, str(where), root)
+
+    @classmethod
+    def load(cls, path: Path | str) -> GenaiConfig:
+        """Read the file at `path`. Raises `ConfigError`, also when it cannot be read."""
+        path = Path(path)
+        try:
+            if not path.is_file():
+                raise ConfigError(f"{path} is no regular file.", where=path)
+            with path.open("rb") as file:
+                data = file.read(MAX_CONFIG_BYTES + 1)
+        except OSError as error:
+            raise ConfigError(
+                f"Cannot read {path}: {error.strerror or error}.", where=path
+            ) from error
+        if len(data) > MAX_CONFIG_BYTES:
+            raise ConfigError(
+                f"{path} is too large for a configuration.",
+                found=f"{path.stat().st_size} bytes",
+                expected=f"at most {MAX_CONFIG_BYTES} bytes",
+                where=path,
+            )
+        return cls.parse(jsontext.decode(data, path), path)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The document as plain Python data; the last of duplicate keys wins. Read only."""
+        data: dict[str, Any] = self.root.data()
+        return data
+
+    def get(self, path: jsontext.Path, default: Any = None) -> Any:
+        """The value at a JSON path such as `("model", "type")` as plain data, or `default`."""
+        node = self.root.find(path)
+        return default if node is None else node.data()
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Every stage in the order in which it runs, first those that feed the decoder.
+
+        Raises `ConfigError` where the document has no model, or a value that onnxruntime-genai
+        would refuse in a place that decides about stages.
+        """
+        return self._stages
+
+    @cached_property
+    def _stages(self) -> tuple[Stage, ...]:
+        return layouts.read_stages(self.text, self.root, self.where)
+
+    def edit(self, path: jsontext.Path, value: Any) -> GenaiConfig:
+        """A config with `value` at `path`, all other bytes as they are; self if it is there.
+
+        Objects missing on the way are added; an index equal to an array's length appends.
+        """
+        return self._with(jsonedit.replace(self.text, self.root, path, value))
+
+    def remove(self, path: jsontext.Path) -> GenaiConfig:
+        """A config without the member or element at `path`; self if there is none."""
+        return self._with(jsonedit.remove(self.text, self.root, path))
+
+    def _with(self, text: str) -> GenaiConfig:
+        return self if text == self.text else GenaiConfig.parse(text, self.where)
+
+    @property
+    def model_type(self) -> str:
+        """`model.type`, "" when it is absent."""
+        return str(self.get(("model", "type"), ""))
+
+    @property
+    def context_length(self) -> int | None:
+        """`model.context_length` in tokens, None when it is absent or no number."""
+        value = self.get(("model", "context_length"))
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
+    def search(self) -> Mapping[str, Any]:
+        """The `search` section: the bundle's own generation settings."""
+        value = self.get(("search",))
+        return value if isinstance(value, dict) else {}
