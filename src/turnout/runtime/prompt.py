@@ -1,0 +1,178 @@
+"""From what a caller says to token ids: messages, the chat template, and length checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from turnout.errors import GenerationError, PromptTooLongError, TokenizerError, UsageError
+
+if TYPE_CHECKING:
+    from turnout.bundle import GenaiConfig
+
+Message = Mapping[str, Any]
+# Text, the messages of a conversation, or token ids.
+Prompt = str | Sequence[Message] | Sequence[int]
+
+_NO_TEMPLATE = "Empty chat template"
+_BAD_TEMPLATE = "Invalid or unsupported chat template"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a sequence may be, prompt and answer together, in tokens.
+
+    `fixed` is true where the caches have that length whatever is asked, as graphs of fixed
+    shape have; else the key-value buffers follow the length that is asked for.
+    """
+
+    tokens: int
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Length:
+    """What one request gets: the runtime's `max_length`, and how many tokens may come out."""
+
+    max_length: int
+    new_tokens: int
+
+
+def limits(config: GenaiConfig) -> Limits:
+    """The limits of a bundle with that config.
+
+    A decoder that slides a window over the prompt and is told the length of its past has
+    caches of a fixed length, which is the bundle's `search.max_length`.
+    """
+    context = config.context_length or 0
+    window = config.get(("model", "decoder", "sliding_window"))
+    told = config.get(("model", "decoder", "inputs", "past_sequence_length"))
+    cache = config.search.get("max_length")
+    if isinstance(window, dict) and told is not None and isinstance(cache, int):
+        return Limits(min(cache, context) if context else cache, fixed=True)
+    return Limits(context)
+
+
+def plan_length(prompt_tokens: int, new_tokens: int, limits: Limits) -> Length:
+    """The lengths for a prompt of that many tokens, `new_tokens` cut to what is left.
+
+    Raises `PromptTooLongError` where there is no room for even one more token.
+    """
+    room = limits.tokens - prompt_tokens
+    if room < 1:
+        raise PromptTooLongError(
+            "The prompt is too long for this bundle.",
+            found=f"a prompt of {prompt_tokens} tokens",
+            expected=f"fewer than {limits.tokens}, the context of this bundle",
+            fix="shorten the prompt, or use a bundle with a longer context",
+        )
+    new = min(new_tokens, room)
+    return Length(limits.tokens if limits.fixed else prompt_tokens + new, new)
+
+
+def check_text(text: str, what: str = "prompt") -> str:
+    """`text` itself. Raises `UsageError` for text that the runtime would cut or refuse."""
+    if not text.strip():
+        raise UsageError(f"The {what} is empty.", expected="some text")
+    if "\0" in text:
+        # The runtime takes text as a C string and silently drops what follows.
+        raise UsageError(
+            f"The {what} holds a NUL character.", found=f"at character {text.index(chr(0))}"
+        )
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"The {what} is no valid Unicode text.",
+            found=f"a lone surrogate at character {error.start}",
+        ) from None
+    return text
+
+
+def check_token_ids(ids: Sequence[int], vocab_size: int | None) -> list[int]:
+    """Token ids as a list. Raises `UsageError` for none, and for ids that are no tokens."""
+    checked = [int(token) for token in ids]
+    if not checked:
+        raise UsageError("The prompt is empty.", expected="at least one token")
+    for token in checked:
+        if token < 0 or (vocab_size is not None and token >= vocab_size):
+            raise UsageError(
+                "A token id is out of range.",
+                found=token,
+                expected=f"0 to {vocab_size - 1}" if vocab_size is not None else "0 or more",
+            )
+    return checked
+
+
+def as_messages(prompt: str | Sequence[Message], system: str | None = None) -> list[Message]:
+    """The messages of a conversation: `prompt` as the user's, after `system` if there is one.
+
+    Raises `UsageError` for a prompt or system message that is empty, a message without a
+    role or content, and a system message given twice.
+    """
+    messages: list[Message]
+    if isinstance(prompt, str):
+        messages = [{"role": "user", "content": check_text(prompt)}]
+    else:
+        messages = [_check_message(message, index) for index, message in enumerate(prompt)]
+        if not messages:
+            raise UsageError("There are no messages.", expected="at least one")
+    if system is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise UsageError("The system message is given twice.", fix="give it once")
+    return [{"role": "system", "content": check_text(system, "system message")}, *messages]
+
+
+def _check_message(message: Message, index: int) -> Message:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role or not isinstance(content, str):
+        raise UsageError(
+            "A message is not one.",
+            found=repr(message)[:200],
+            expected="a role and a content, both text",
+            where=f"message {index}",
+        )
+    check_text(content, f"{role} message")
+    return message
+
+
+def render(tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool) -> str | None:
+    """`messages` through the bundle's own chat template; None where it has none.
+
+    `tokenizer` is onnxruntime-genai's, which takes the messages as a JSON array. Raises
+    `TokenizerError` for a template that it cannot use, and `GenerationError` for one that
+    refuses these messages.
+    """
+    document = json.dumps([dict(message) for message in messages], ensure_ascii=False)
+    try:
+        text = tokenizer.apply_chat_template(document, add_generation_prompt=add_generation_prompt)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+        if _NO_TEMPLATE in reason:
+            return None
+        if _BAD_TEMPLATE in reason:
+            raise TokenizerError(
+                "The runtime cannot use the bundle's chat template.",
+                found=reason,
+                fix="repair chat_template in tokenizer_config.json, or give the prompt raw",
+            ) from None
+        roles = ", ".join(str(message["role"]) for message in messages)
+        raise GenerationError(
+            "The bundle's chat template refuses these messages.",
+            found=reason,
+            where=f"messages: {roles}",
+            fix="leave out the system message, let user and assistant alternate, or go raw",
+        ) from None
+    return str(text)
+
+
+def no_template() -> TokenizerError:
+    """The error for what needs a chat template, in a bundle that has none."""
+    return TokenizerError(
+        "This bundle has no chat template.",
+        expected="a chat_template in tokenizer_config.json, or a chat_template.jinja",
+        fix="give one prompt without a system message, which is then used as it is (--raw)",
+    )
