@@ -1,1 +1,7 @@
 """Making bundles from source models."""
+
+from __future__ import annotations
+
+from turnout.building.assemble import BuildProgress, build
+
+__all__ = ["BuildProgress", "build"]
