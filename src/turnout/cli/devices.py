@@ -73,9 +73,9 @@ def _print_working(console: Console, inventory: Inventory, *, verbose: bool) -> 
 def _rows(ep: InstalledEp) -> list[tuple[str, ...]]:
     if not ep.devices:
         return [(ep.alias, "none found", "", ep.version or "", ep.source)]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for device in ep.devices:
-        kind = device.kind
+        kind: str = device.kind
         if device.compile_only:
             kind += " (compile only)"
         elif device.assumed:
