@@ -7,6 +7,7 @@ anonymous memory is what a process holds for itself, such as weights packed agai
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -55,16 +56,14 @@ def from_smaps_rollup(text: str) -> Memory:
 
 
 def _from_psutil(pid: int | None) -> Memory:
-    import psutil
+    import psutil  # type: ignore[import-untyped, unused-ignore]
 
     try:
         process = psutil.Process(pid)
         info: Any = process.memory_info()
-        try:
+        # macOS refuses this for other users' processes; the RSS is still worth having.
+        with contextlib.suppress(psutil.Error, AttributeError):
             info = process.memory_full_info()
-        except (psutil.Error, AttributeError):
-            # macOS refuses this for other users' processes; the RSS is still worth having.
-            pass
     except psutil.Error:
         return Memory(None, None, None)
     return Memory(info.rss, getattr(info, "pss", None), getattr(info, "uss", None))

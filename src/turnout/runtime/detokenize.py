@@ -22,7 +22,9 @@ class TextDecoder:
     space, which SentencePiece models put before the first word of every text.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], *, strip_space: bool = False) -> None:
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], *, strip_space: bool = False
+    ) -> None:
         self._decode = decode
         self._strip_space = strip_space
         self._parts: list[int] = []

@@ -43,7 +43,9 @@ class SearchOptions:
         _require_number("top_p", self.top_p, above=0.0, at_most=1.0)
         _require_number("repetition_penalty", self.repetition_penalty, above=0.0)
         if self.greedy and self._asks_for_sampling:
-            given = [name for name in ("temperature", "top_k", "top_p", "seed") if self._given(name)]
+            given = [
+                name for name in ("temperature", "top_k", "top_p", "seed") if self._given(name)
+            ]
             raise UsageError(
                 "Greedy search takes the likeliest token, so it has no use for sampling options.",
                 found=f"greedy with {', '.join(given)}",
@@ -64,6 +66,12 @@ class SearchOptions:
         if self.greedy or self.temperature == 0:
             return False
         return True if self._asks_for_sampling else None
+
+    def is_seeded(self, search: Mapping[str, Any]) -> bool:
+        """Whether tokens are drawn at random from a seed, the caller's or the bundle's."""
+        samples = search.get("do_sample", False) if self.samples is None else self.samples
+        seed = search.get("random_seed", -1) if self.seed is None else self.seed
+        return bool(samples) and isinstance(seed, int) and seed >= 0
 
     def effective(self, search: Mapping[str, Any], vocab_size: int | None) -> dict[str, Any]:
         """The options to set on the runtime's own, which start from the bundle's `search`.
@@ -92,7 +100,9 @@ def _require_integer(name: str, value: object, least: int) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_INT32:
         raise UsageError(
-            f"{name} is out of range.", found=value, expected=f"an integer from {least} to {MAX_INT32}"
+            f"{name} is out of range.",
+            found=value,
+            expected=f"an integer from {least} to {MAX_INT32}",
         )
 
 

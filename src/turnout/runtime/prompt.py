@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.errors import GenerationError, PromptTooLongError, TokenizerError, UsageError
@@ -16,6 +17,9 @@ Message = Mapping[str, Any]
 # Text, the messages of a conversation, or token ids.
 Prompt = str | Sequence[Message] | Sequence[int]
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
+MAX_TOKENIZER_CONFIG = 16 << 20
+_PROBE = "a"
 _NO_TEMPLATE = "Empty chat template"
 _BAD_TEMPLATE = "Invalid or unsupported chat template"
 
@@ -70,6 +74,20 @@ def plan_length(prompt_tokens: int, new_tokens: int, limits: Limits) -> Length:
         )
     new = min(new_tokens, room)
     return Length(limits.tokens if limits.fixed else prompt_tokens + new, new)
+
+
+def check_padding(ids: Sequence[int], pad_id: int | None, limits: Limits) -> None:
+    """Raises `GenerationError` for a prompt that the runtime would cut at its padding token.
+
+    It counts a prompt up to the first padding token where shapes are fixed.
+    """
+    if limits.fixed and pad_id is not None and pad_id in ids:
+        raise GenerationError(
+            "The prompt holds the bundle's padding token, where the runtime would end it.",
+            found=f"token {pad_id} at position {list(ids).index(pad_id)}",
+            where="model.pad_token_id",
+            fix="set model.pad_token_id to a token that no prompt holds",
+        )
 
 
 def check_text(text: str, what: str = "prompt") -> str:
@@ -139,7 +157,9 @@ def _check_message(message: Message, index: int) -> Message:
     return message
 
 
-def render(tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool) -> str | None:
+def render(
+    tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool
+) -> str | None:
     """`messages` through the bundle's own chat template; None where it has none.
 
     `tokenizer` is onnxruntime-genai's, which takes the messages as a JSON array. Raises
@@ -176,3 +196,31 @@ def no_template() -> TokenizerError:
         expected="a chat_template in tokenizer_config.json, or a chat_template.jinja",
         fix="give one prompt without a system message, which is then used as it is (--raw)",
     )
+
+
+def begin_token(tokenizer: Any, bundle: Path) -> int | None:
+    """The token that every prompt begins with; None for a bundle whose prompts have none.
+
+    `add_bos_token` of `tokenizer_config.json` decides; without it, what the tokenizer does
+    when it is asked for special tokens. (The runtime's `encode` never adds one by itself.)
+    """
+    wanted = _add_bos_token(bundle / TOKENIZER_CONFIG)
+    if wanted is False:
+        return None
+    tokenizer.update_options(add_special_tokens="true")
+    with_special = tokenizer.encode(_PROBE).tolist()
+    tokenizer.update_options(add_special_tokens="false")
+    plain = tokenizer.encode(_PROBE).tolist()
+    if len(with_special) > len(plain) and with_special[-len(plain) :] == plain:
+        return int(with_special[0])
+    return int(tokenizer.bos_token_id) if wanted else None
+
+
+def _add_bos_token(path: Path) -> bool | None:
+    try:
+        with path.open("rb") as file:
+            document = json.loads(file.read(MAX_TOKENIZER_CONFIG))
+    except (OSError, ValueError):
+        return None
+    value = document.get("add_bos_token") if isinstance(document, dict) else None
+    return value if isinstance(value, bool) else None
