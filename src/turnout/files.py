@@ -28,7 +28,9 @@ def explain_os_error(error: OSError, path: Path) -> WriteError:
             fix="free some space or choose another output; nothing was left behind",
         )
     return WriteError(
-        f"Cannot write {path}: {error.strerror or error}.", where=path, fix="nothing was left behind"
+        f"Cannot write {path}: {error.strerror or error}.",
+        where=path,
+        fix="nothing was left behind",
     )
 
 
@@ -84,11 +86,12 @@ def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def contained(root: Path, relative: str, *, what: str = "path") -> Path:
+def contained(root: Path, relative: str, *, what: str = "path", also: Path | None = None) -> Path:
     """`root / relative`, proven to stay inside `root` after links are resolved.
 
     `relative` comes from an untrusted document. Absolute paths, drive letters, `..`, and
-    links that lead out are refused with a `BundleError`; the file need not exist.
+    links that lead out are refused with a `BundleError`; the file need not exist. Links may
+    lead into the folder `also` as well, such as the `blobs` of a hub's cache.
     """
     windows, posix = PureWindowsPath(relative), PurePosixPath(relative)
     reason = None
@@ -100,7 +103,8 @@ def contained(root: Path, relative: str, *, what: str = "path") -> Path:
         reason = "leaves the folder with '..'"
     else:
         resolved = (root / relative).resolve()
-        if not resolved.is_relative_to(root.resolve()):
+        roots = [root] if also is None else [root, also]
+        if not any(resolved.is_relative_to(folder.resolve()) for folder in roots):
             reason = f"is a link to {resolved}, outside the folder"
     if reason is not None:
         raise BundleError(

@@ -1,6 +1,21 @@
 """What is on disk: configs, ONNX headers, tokenizers. Reads; never executes a model."""
 
-from turnout.bundle.bundle import Bundle
+from turnout.bundle.bundle import COMPILED, DERIVED_MARK, Bundle
 from turnout.bundle.config import CONFIG_NAME, GenaiConfig, ProviderEntry, Stage
+from turnout.bundle.graph import GraphFile
+from turnout.bundle.tokenizer import TokenizerInfo
+from turnout.bundle.weights import Weights, weigh
 
-__all__ = ["CONFIG_NAME", "Bundle", "GenaiConfig", "ProviderEntry", "Stage"]
+__all__ = [
+    "COMPILED",
+    "CONFIG_NAME",
+    "DERIVED_MARK",
+    "Bundle",
+    "GenaiConfig",
+    "GraphFile",
+    "ProviderEntry",
+    "Stage",
+    "TokenizerInfo",
+    "Weights",
+    "weigh",
+]

@@ -1,31 +1,241 @@
-"""A bundle: a directory that onnxruntime-genai loads."""
+"""`Bundle`: a directory that onnxruntime-genai loads, and what is in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from turnout.bundle.config import CONFIG_NAME, GenaiConfig
+from turnout.bundle.graph import GraphFile
 from turnout.bundle.layouts import Stage
-from turnout.errors import NotABundleError
+from turnout.bundle.tokenizer import TokenizerInfo, read_tokenizer
+from turnout.errors import BundleError, ConfigError, GraphError, NotABundleError, UnknownStageError
+from turnout.files import contained
+
+# Made beside a bundle's own files, and no part of it.
+COMPILED = "_compiled"
+# Marks a derived bundle, which lives by its source and is never a source itself.
+DERIVED_MARK = "turnout-derived.json"
+_HUB_DEPTH = 8
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A directory with a `genai_config.json`, read but never executed."""
+    """A directory with a `genai_config.json`, read but never executed.
+
+    Opening reads the config only; graphs and tokenizer files are read when first asked for.
+    """
 
     path: Path
     config: GenaiConfig
+    _graphs: dict[Path, GraphFile] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path | str) -> Bundle:
-        """The bundle at `path`. Raises `NotABundleError` and `ConfigError`."""
+        """The bundle at `path`.
+
+        Raises `NotABundleError` saying what is there instead, or `ConfigError`.
+        """
         path = Path(path)
-        if not (path / CONFIG_NAME).is_file():
-            raise NotABundleError(f"{path} is not a bundle.", where=path)
-        return cls(path, GenaiConfig.load(path / CONFIG_NAME))
+        _refuse_other_things(path)
+        bundle = cls(path, GenaiConfig.load(path / CONFIG_NAME))
+        if not bundle.stages:
+            raise ConfigError(
+                f"{path / CONFIG_NAME} names no graph.",
+                expected="a model with a decoder",
+                where=f"{path / CONFIG_NAME}, model",
+            )
+        return bundle
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Every stage in the order in which it runs."""
         return self.config.stages()
+
+    def stage(self, name: str) -> Stage:
+        """The stage of that name. Raises `UnknownStageError` listing the names."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise UnknownStageError(
+            f"There is no stage {name!r} in {self.path}.",
+            expected="one of " + ", ".join(stage.name for stage in self.stages),
+            where=self.path,
+        )
+
+    def file(self, relative: str, *, what: str = "path") -> Path:
+        """A file of the bundle that its documents name. Raises `BundleError` if it leads out."""
+        return contained(self.path, relative, what=what, also=self.blobs)
+
+    def graph_path(self, stage: Stage) -> Path:
+        """The ONNX file of a stage. Raises `GraphError` if it is unnamed, outside or missing."""
+        where = f"{self.path / CONFIG_NAME}, stage {stage.name}"
+        if not stage.filename:
+            raise GraphError(f"The stage {stage.name!r} names no file.", where=where)
+        path = self._inside(stage.filename, f"file of the stage {stage.name!r},")
+        if not path.is_file():
+            problem = "is no regular file" if path.exists() else "is missing"
+            raise GraphError(
+                f"The file of the stage {stage.name!r}, {stage.filename}, {problem}.",
+                expected=path,
+                where=where,
+                fix="fetch or build the bundle again",
+            )
+        return path
+
+    def graph(self, stage: Stage) -> GraphFile:
+        """The header of a stage's graph. Raises `GraphError`."""
+        path = self.graph_path(stage)
+        if path not in self._graphs:
+            self._graphs[path] = GraphFile.read(path)
+        return self._graphs[path]
+
+    def data_files(self, stage: Stage) -> Mapping[str, Path]:
+        """The external data files of a stage's graph, by the location that the graph names.
+
+        Locations are relative to the graph's own folder, and must stay inside it: onnxruntime
+        refuses others. The files need not exist. Raises `GraphError`.
+        """
+        graph = self.graph(stage)
+        return {name: self._beside(graph, name, "data file") for name in graph.external_files}
+
+    def context_files(self, stage: Stage) -> Mapping[str, Path]:
+        """The binaries that a stage's `EPContext` nodes name, by that name. Raises `GraphError`."""
+        graph = self.graph(stage)
+        names = sorted({context.cache for context in graph.ep_contexts if context.cache})
+        return {name: self._beside(graph, name, "binary") for name in names}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Graphs, data files and binaries that are named but not there, relative, sorted."""
+        missing = set()
+        for stage in self.stages:
+            if stage.filename and not self._inside(stage.filename, "stage file").is_file():
+                missing.add(stage.filename)
+            elif stage.filename:
+                named = [*self.data_files(stage).values(), *self.context_files(stage).values()]
+                missing |= {
+                    path.relative_to(self.path).as_posix() for path in named if not path.is_file()
+                }
+        return tuple(sorted(missing))
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that prompt and answer may take together; None when the config does not say."""
+        return self.config.context_length
+
+    @cached_property
+    def tokenizer(self) -> TokenizerInfo:
+        """What the tokenizer files say. Raises `TokenizerError`."""
+        folder = self.config.get(("model", "tokenizer_dir"))
+        if isinstance(folder, str) and folder:
+            return read_tokenizer(self.file(folder, what="tokenizer folder"))
+        return read_tokenizer(self.path)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template that takes effect, as Jinja text."""
+        return self.tokenizer.chat_template
+
+    @cached_property
+    def blobs(self) -> Path | None:
+        """The folder that a hub cache's links lead to, None for an ordinary bundle.
+
+        A hub's client keeps `<model>/blobs/<hash>` and links to it from
+        `<model>/snapshots/<revision>/...`, the bundle being that folder or one inside it.
+        """
+        place = Path(os.path.abspath(self.path))  # noqa: PTH100 - links must not be resolved
+        for ancestor in [place, *place.parents][:_HUB_DEPTH]:
+            blobs = ancestor.parent / "blobs"
+            if ancestor != place and ancestor.name != "snapshots":
+                continue
+            if blobs.is_dir() and not blobs.is_symlink() and self._links_into(blobs):
+                return blobs
+        return None
+
+    def _links_into(self, blobs: Path) -> bool:
+        target = blobs.resolve()
+        with os.scandir(self.path) as entries:
+            return any(
+                entry.is_symlink() and (self.path / entry.name).resolve().parent == target
+                for entry in entries
+            )
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of its files on disk, each file once, without what was compiled."""
+        sizes: dict[tuple[int, int], int] = {}
+        for folder, folders, names in os.walk(self.path):
+            if COMPILED in folders and Path(folder) == self.path:
+                folders.remove(COMPILED)
+            for name in names:
+                try:
+                    status = (Path(folder) / name).stat()
+                except OSError:
+                    continue  # a dangling link takes no room
+                sizes[status.st_dev, status.st_ino] = status.st_size
+        return sum(sizes.values())
+
+    def _inside(self, relative: str, what: str, folder: Path | None = None) -> Path:
+        try:
+            return contained(folder or self.path, relative, what=what, also=self.blobs)
+        except BundleError as error:
+            raise GraphError(error.problem, **error.facts) from error
+
+    def _beside(self, graph: GraphFile, relative: str, what: str) -> Path:
+        return self._inside(relative, f"{what} of {graph.path}", graph.path.parent)
+
+
+def _refuse_other_things(path: Path) -> None:
+    expected = f"a directory with a {CONFIG_NAME}"
+    if path.is_dir():
+        if (path / DERIVED_MARK).exists():
+            raise NotABundleError(
+                f"{path} was derived from another bundle, and is none by itself.",
+                found=_source_of(path),
+                expected="the bundle that it was derived from",
+                where=path,
+                fix="give that bundle instead",
+            )
+        if os.path.lexists(path / CONFIG_NAME):
+            return
+        names = sorted(entry.name for entry in path.iterdir())
+        raise NotABundleError(
+            f"{path} is not a bundle: it has no {CONFIG_NAME}.",
+            found=", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+            or "an empty directory",
+            expected=expected,
+            where=path,
+            fix="make one of a model file with `turnout build`",
+        )
+    found, fix = "nothing of that name", "check the path"
+    if path.name == CONFIG_NAME and path.exists():
+        found, fix = (
+            "its configuration file alone",
+            f"give the directory that holds it: {path.parent}",
+        )
+    elif path.suffix.lower() == ".onnx" and path.exists():
+        found = "a plain ONNX model"
+        fix = f"give the directory that holds it together with its {CONFIG_NAME}"
+    elif path.suffix.lower() == ".gguf" and path.exists():
+        found, fix = (
+            "a GGUF model file",
+            f"make a bundle of it with `turnout build {path} -o OUTPUT`",
+        )
+    elif path.exists():
+        found, fix = "a file", "give the directory"
+    raise NotABundleError(
+        f"{path} is not a bundle.", found=found, expected=expected, where=path, fix=fix
+    )
+
+
+def _source_of(path: Path) -> str:
+    try:
+        source = json.loads((path / DERIVED_MARK).read_text("utf-8"))["source"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "a mark of a derived bundle that cannot be read"
+    return f"derived from {source}"
