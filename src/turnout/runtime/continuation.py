@@ -55,10 +55,6 @@ class KeptGenerator:
         if self._keep:
             self._generator, self._held = generator, token_ids
 
-    def release(self) -> None:
-        """Let go of the generator and its buffers."""
-        self._generator, self._held = None, ()
-
     def _fits(self, request: Request) -> bool:
         return request.search == self._search and request.length.max_length <= self._capacity
 

@@ -85,7 +85,7 @@ def load(bundle: Bundle, route: Route | None, clock: Clock) -> Loaded:
     vocab_size = config.get(("model", "vocab_size"))
     return Loaded(
         model=model,
-        codec=Codec(tokenizer, bundle.path, vocab_size),
+        codec=Codec(tokenizer, _tokenizer_folder(bundle, config), vocab_size),
         config=config,
         folder=folder,
         limits=prompt.limits(config),
@@ -94,6 +94,11 @@ def load(bundle: Bundle, route: Route | None, clock: Clock) -> Loaded:
         pad_id=config.get(("model", "pad_token_id")),
         spans=timer.load_spans(),
     )
+
+
+def _tokenizer_folder(bundle: Bundle, config: GenaiConfig) -> Path:
+    folder = config.get(("model", "tokenizer_dir"))
+    return bundle.file(folder) if isinstance(folder, str) and folder else bundle.path
 
 
 def _register(config: GenaiConfig, bundle: Bundle) -> None:

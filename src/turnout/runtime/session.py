@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from turnout import catalog
 from turnout.errors import UsageError
@@ -55,6 +55,13 @@ class InEffect:
         }
 
 
+class Closable(Protocol):
+    """Something that holds native objects until it is closed."""
+
+    def close(self) -> None:
+        """Release them. Safe at any time."""
+
+
 class Session:
     """A bundle, loaded along a route; used by one thread at a time.
 
@@ -75,7 +82,8 @@ class Session:
         self.route = route
         self.clock = clock
         self._loaded: loading.Loaded | None = None
-        self._live: weakref.WeakSet[Generation] = weakref.WeakSet()
+        # What holds native objects beside the session's own, to be closed with it.
+        self.live: weakref.WeakSet[Closable] = weakref.WeakSet()
 
     def __enter__(self) -> Session:
         self.load()
@@ -92,8 +100,8 @@ class Session:
 
     def unload(self) -> None:
         """Release everything native; streams that still run are closed. Safe at any time."""
-        for generation in list(self._live):
-            generation.close()
+        for holder in list(self.live):
+            holder.close()
         self._loaded = None
 
     @property
@@ -240,7 +248,7 @@ class Session:
             stop=stop,
             stream=stream,
         )
-        self._live.add(generation)
+        self.live.add(generation)
         return generation
 
 
