@@ -81,18 +81,20 @@ class Ep:
         """The package to install on `platform`, None if there is none."""
         return next((p for p in self.packages if platform in p.platforms), None)
 
-    def device_of(self, options: Mapping[str, object]) -> str | None:
-        """The device that provider options select; None when they leave it open (`AUTO:...`)."""
-        selected = False
+    @property
+    def selecting_options(self) -> tuple[str, ...]:
+        """The options whose values say which kind of device to use."""
+        return tuple(dict.fromkeys(key for chosen in self.defaults.values() for key in chosen))
+
+    def device_of(self, options: Mapping[str, str]) -> str | None:
+        """The kind of device that provider options select; None if left open (`AUTO:GPU,CPU`)."""
         for option in self.device_options:
-            value = options.get(option)
-            if not isinstance(value, str):
-                continue
-            device = self.device_words.get(_device_word(value))
+            device = self.device_words.get(_device_word(options.get(option, "")))
             if device is not None:
                 return device
-            selected = selected or option in {key for d in self.defaults.values() for key in d}
-        return None if selected else self.default_device
+        if any(option in options for option in self.selecting_options):
+            return None
+        return self.default_device
 
 
 _X86 = ("linux-x86_64", "windows-x86_64")

@@ -85,25 +85,27 @@ def explain(plugin: Plugin, error: Exception) -> EpUnavailableError:
     )
 
 
-def not_installed(name: str) -> EpUnavailableError:
-    """The error for an EP that this machine lacks, with what to install."""
+def not_installed(name: str, platform: str | None = None) -> EpUnavailableError:
+    """The error for an EP that a machine (this one, or one of that platform) lacks."""
     alias = catalog.alias_of(name)
     return EpUnavailableError(
-        f"The execution provider {alias} ({name}) is not installed.", fix=how_to_install(name)
+        f"The execution provider {alias} ({name}) is not installed.",
+        fix=how_to_install(name, platform),
     )
 
 
-def how_to_install(name: str) -> str:
-    """What brings an EP to this machine, as a phrase."""
+def how_to_install(name: str, platform: str | None = None) -> str:
+    """What brings an EP to a machine of that platform (None: this one), as a phrase."""
+    word = platform or platform_word()
     known = catalog.find(name)
     if known is None:
         return f"set {ENVIRONMENT_VARIABLE}={name}=PATH to the library of its plugin"
-    package = known.package_for(platform_word())
+    package = known.package_for(word)
     if package is not None:
         return f"pip install {package.name}"
     if known.otherwise is not None:
         return f"{known.alias} {known.otherwise}"
-    return f"no package of {known.alias} is known for {platform_word()}"
+    return f"no package of {known.alias} is known for {word}"
 
 
 def platform_word() -> str:

@@ -1,0 +1,121 @@
+"""The options of every command that makes a route, and the request that they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from turnout.machine import Inventory
+    from turnout.routing import RouteRequest
+
+EpOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ep",
+        metavar="NAME",
+        help="Run every stage on this EP: an alias or full name, in any case (cpu, openvino, ...).",
+    ),
+]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="config|auto|cpu|gpu|npu",
+        help="Run every stage on this kind of device, by the best EP for it that this machine has. "
+        "config, the default, respects the bundle's own configuration; auto takes the best device. "
+        "With --ep: that EP on that device.",
+    ),
+]
+StageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stage",
+        metavar="NAME=EP[@DEVICE]",
+        help="Route one stage; it outranks --ep and --device. NAME=config leaves that stage as the "
+        "bundle says. Repeatable.",
+    ),
+]
+ScopeOption = Annotated[
+    str,
+    typer.Option(
+        "--scope",
+        metavar="pipeline|accelerated",
+        help="What --ep and --device reach: every stage, or only those that the bundle does not "
+        "run on the CPU EP.",
+    ),
+]
+ProviderOptionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider-option",
+        metavar="[STAGE:]KEY=VALUE",
+        help="An option for the EP, on top of what the bundle or the catalog gives. Repeatable.",
+    ),
+]
+SessionOptionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--session-option",
+        metavar="[STAGE:]KEY=VALUE",
+        help="A session option of onnxruntime, for one stage or for all. Repeatable.",
+    ),
+]
+InventoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory",
+        metavar="FILE",
+        help="Decide for the machine that wrote FILE with: turnout devices --json",
+    ),
+]
+ReproducibleOption = Annotated[
+    bool,
+    typer.Option(
+        "--reproducible",
+        help="Exact arithmetic on every EP that can; slower, so that answers agree.",
+    ),
+]
+
+
+def request_from(
+    *,
+    ep: str | None = None,
+    device: str = "config",
+    stage: Sequence[str] | None = None,
+    scope: str = "pipeline",
+    provider_option: Sequence[str] | None = None,
+    session_option: Sequence[str] | None = None,
+    reproducible: bool = False,
+) -> RouteRequest:
+    """The request that these options say. Raises `UsageError` with what was found and expected."""
+    from turnout.routing.request import RouteRequest, parse_option, parse_stage
+
+    return RouteRequest(
+        ep=ep,
+        device=device.strip().lower(),
+        stages=tuple(parse_stage(text) for text in stage or ()),
+        scope=scope.strip().lower(),
+        provider_options=tuple(parse_option(text) for text in provider_option or ()),
+        session_options=tuple(parse_option(text) for text in session_option or ()),
+        reproducible=reproducible,
+    )
+
+
+def inventory_from(path: Path | None) -> Inventory | None:
+    """The inventory in the file of `--inventory`, None without one. Raises `TurnoutError`."""
+    from turnout.errors import UsageError
+    from turnout.machine import Inventory
+
+    if path is None:
+        return None
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"Cannot read the inventory {path}: {error.strerror or error}.", where=path
+        ) from error
+    return Inventory.from_json(data, where=path)

@@ -1,0 +1,134 @@
+"""Which EP and device an override means on a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from turnout import catalog
+from turnout.errors import (
+    DeviceUnavailableError,
+    EpUnavailableError,
+    UnknownEpError,
+    UsageError,
+)
+from turnout.machine.plugins import how_to_install, not_installed
+from turnout.routing.request import AUTO, CONFIG
+
+if TYPE_CHECKING:
+    from turnout.machine import InstalledEp, Inventory
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a stage is sent. `device_asked`: the device was named, not merely the EP's first.
+
+    `kinds` are the devices on which the EP can run there, `reason` says who asked and how.
+    """
+
+    ep: str
+    device: str
+    device_asked: bool
+    kinds: tuple[str, ...]
+    reason: str
+
+
+def choose(ep: str | None, device: str | None, inventory: Inventory, said: str) -> Target:
+    """The EP and the device that `ep` and `device` mean; `said` is how they were asked for.
+
+    Raises `UnknownEpError`, `EpUnavailableError`, `DeviceUnavailableError` or `UsageError`.
+    """
+    wanted = None if device in {None, CONFIG, AUTO} else device
+    if ep is not None:
+        installed = _installed(ep, inventory)
+        return _on(installed, wanted, inventory, said)
+    if wanted is not None:
+        best = inventory.best_ep(wanted)
+        if best is None:
+            raise _no_device(wanted, inventory)
+        return Target(best.name, wanted, True, best.kinds, f"{said}: {best.alias} is the best here")
+    for kind in catalog.DEVICES:
+        best = inventory.best_ep(kind, assumed=False)
+        if best is not None:
+            reason = f"{said}: {kind} is the best device here, {best.alias} its best EP"
+            return Target(best.name, kind, True, best.kinds, reason)
+    raise DeviceUnavailableError("No execution provider of the machine serves any device.")
+
+
+def _installed(name: str, inventory: Inventory) -> InstalledEp:
+    installed, known = inventory.ep(name), catalog.find(name)
+    if installed is None and known is None:
+        words = dict.fromkeys(
+            [ep.alias for ep in catalog.EPS] + [found.alias for found in inventory.eps]
+        )
+        raise UnknownEpError(
+            "The execution provider is unknown, to the catalog and to the machine.",
+            found=repr(name),
+            expected=", ".join(words),
+            fix="see what the machine has with: turnout devices",
+        )
+    if installed is None:
+        raise not_installed(catalog.canonical(name), inventory.platform.word)
+    if installed.problem is not None:
+        raise EpUnavailableError(
+            f"The execution provider {installed.alias} ({installed.name}) is installed but broken.",
+            found=installed.problem,
+            where=installed.library or installed.source,
+            fix=installed.fix,
+        )
+    return installed
+
+
+def _on(ep: InstalledEp, device: str | None, inventory: Inventory, said: str) -> Target:
+    known = catalog.find(ep.name)
+    if device is not None and known is not None and device not in ep.kinds:
+        listed = {found.kind for found in ep.devices}
+        if not known.serves(device) and device not in listed:
+            raise UsageError(
+                f"{ep.alias} does not serve {device}.",
+                found=said,
+                expected=f"one of its devices: {', '.join(known.devices)}",
+            )
+    if not ep.kinds or (device is not None and device not in ep.kinds):
+        raise _not_here(ep, device, inventory)
+    return Target(ep.name, device or ep.kinds[0], device is not None, ep.kinds, said)
+
+
+def _not_here(ep: InstalledEp, device: str | None, inventory: Inventory) -> DeviceUnavailableError:
+    compile_only = [found.kind for found in ep.devices if found.compile_only]
+    if compile_only and (device is None or device in compile_only):
+        return DeviceUnavailableError(
+            f"{ep.alias} can compile on this machine but not run.",
+            found=f"{', '.join(compile_only)} (compile only)",
+            expected="a device that it serves",
+            fix="route for the target machine with --inventory FILE, or choose another EP",
+        )
+    return DeviceUnavailableError(
+        f"{ep.alias} finds no {device or 'device'} on the machine.",
+        found=f"{ep.alias} on {', '.join(ep.kinds) or 'no device'}; the machine has "
+        + available(inventory),
+        fix=f"choose {' or '.join(ep.kinds)}" if ep.kinds else "check the device's driver",
+    )
+
+
+def _no_device(device: str, inventory: Inventory) -> DeviceUnavailableError:
+    word = inventory.platform.word
+    names = [ep.name for ep in inventory.missing if device in ep.devices]
+    if not names:
+        names = [ep.name for ep in catalog.EPS if ep.serves(device) and ep.package_for(word)]
+    hints = [how_to_install(name, word) for name in names if inventory.ep(name) is None]
+    return DeviceUnavailableError(
+        f"No execution provider of the machine serves {device}.",
+        found=f"the machine has {available(inventory)}",
+        fix="; or ".join(hints) or f"check the driver of the {device}",
+    )
+
+
+def available(inventory: Inventory) -> str:
+    """What can be routed to, in words: `npu (openvino), cpu (cpu, openvino)`."""
+    rows = []
+    for kind in catalog.DEVICES:
+        eps = [ep.alias for ep in inventory.eps if ep.exposes(kind)]
+        if eps:
+            rows.append(f"{kind} ({', '.join(eps)})")
+    return ", ".join(rows) or "no device"
