@@ -136,7 +136,8 @@ def _umask() -> int:
 def _flush_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
-            with path.open("rb+") as file:
+            # A hard link to a read-only file was written and flushed by somebody else.
+            with contextlib.suppress(PermissionError), path.open("rb+") as file:
                 os.fsync(file.fileno())
 
 

@@ -1,6 +1,6 @@
 """What is on disk: configs, ONNX headers, tokenizers. Reads; never executes a model."""
 
-from turnout.bundle.bundle import COMPILED, DERIVED_MARK, Bundle
+from turnout.bundle.bundle import COMPILED, DERIVED_MARK, INITIALIZER_FOLDER, Bundle
 from turnout.bundle.config import CONFIG_NAME, GenaiConfig, ProviderEntry, Stage
 from turnout.bundle.graph import GraphFile
 from turnout.bundle.tokenizer import TokenizerInfo
@@ -10,6 +10,7 @@ __all__ = [
     "COMPILED",
     "CONFIG_NAME",
     "DERIVED_MARK",
+    "INITIALIZER_FOLDER",
     "Bundle",
     "GenaiConfig",
     "GraphFile",

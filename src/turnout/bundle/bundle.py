@@ -20,6 +20,8 @@ from turnout.files import contained
 COMPILED = "_compiled"
 # Marks a derived bundle, which lives by its source and is never a source itself.
 DERIVED_MARK = "turnout-derived.json"
+# The session option under which onnxruntime looks for external data elsewhere.
+INITIALIZER_FOLDER = "session.model_external_initializers_file_folder_path"
 _HUB_DEPTH = 8
 
 
@@ -97,17 +99,32 @@ class Bundle:
     def data_files(self, stage: Stage) -> Mapping[str, Path]:
         """The external data files of a stage's graph, by the location that the graph names.
 
-        Locations are relative to the graph's own folder, and must stay inside it: onnxruntime
-        refuses others. The files need not exist. Raises `GraphError`.
+        They must stay inside `data_folder(stage)`: onnxruntime refuses others. The files need
+        not exist. Raises `GraphError`.
         """
         graph = self.graph(stage)
-        return {name: self._beside(graph, name, "data file") for name in graph.external_files}
+        folder = self.data_folder(stage)
+        return {
+            name: self._inside(name, f"data file of {graph.path}", folder)
+            for name in graph.external_files
+        }
+
+    def data_folder(self, stage: Stage) -> Path:
+        """The folder that a stage's external data is in: its graph's own, or the one that the
+        session option `INITIALIZER_FOLDER` names. Raises `GraphError` if that leads out.
+        """
+        named = stage.effective_options.get(INITIALIZER_FOLDER)
+        if isinstance(named, str) and named:
+            return self._inside(named, f"initializer folder of the stage {stage.name!r},")
+        return self.graph_path(stage).parent
 
     def context_files(self, stage: Stage) -> Mapping[str, Path]:
         """The binaries that a stage's `EPContext` nodes name, by that name. Raises `GraphError`."""
         graph = self.graph(stage)
         names = sorted({context.cache for context in graph.ep_contexts if context.cache})
-        return {name: self._beside(graph, name, "binary") for name in names}
+        return {
+            name: self._inside(name, f"binary of {graph.path}", graph.path.parent) for name in names
+        }
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -148,7 +165,7 @@ class Bundle:
         A hub's client keeps `<model>/blobs/<hash>` and links to it from
         `<model>/snapshots/<revision>/...`, the bundle being that folder or one inside it.
         """
-        place = Path(os.path.abspath(self.path))  # noqa: PTH100 - links must not be resolved
+        place = self.path.resolve()
         for ancestor in [place, *place.parents][:_HUB_DEPTH]:
             blobs = ancestor.parent / "blobs"
             if ancestor != place and ancestor.name != "snapshots":
@@ -185,9 +202,6 @@ class Bundle:
             return contained(folder or self.path, relative, what=what, also=self.blobs)
         except BundleError as error:
             raise GraphError(error.problem, **error.facts) from error
-
-    def _beside(self, graph: GraphFile, relative: str, what: str) -> Path:
-        return self._inside(relative, f"{what} of {graph.path}", graph.path.parent)
 
 
 def _refuse_other_things(path: Path) -> None:

@@ -85,6 +85,11 @@ def _same(node: Node, value: Any) -> bool:
         return False
 
 
+def _is_text(value: str) -> bool:
+    # A file name that is no UTF-8 comes as surrogates, which no JSON file can hold.
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
 def _insert(layout: _Layout, parent: Node, path: Path, value: Any) -> str:
     key, text = path[-1], layout.text
     if parent.kind == "object" and isinstance(key, str):
@@ -158,7 +163,9 @@ class _Layout:
         if isinstance(value, list | tuple):
             parts = [self.write(item, indent + self.unit, lines) for item in value]
             return "[" + self._join(parts, indent, lines) + "]"
-        if value is None or isinstance(value, bool | int | str):
+        if value is None or isinstance(value, bool | int):
+            return json.dumps(value)
+        if isinstance(value, str) and _is_text(value):
             return json.dumps(value, ensure_ascii=False)
         if isinstance(value, float) and math.isfinite(value):
             return repr(value)

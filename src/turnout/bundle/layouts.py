@@ -73,6 +73,11 @@ class Stage:
         return next((entry.ep for entry in self.providers if entry.ep != cpu), cpu)
 
     @property
+    def options_section(self) -> str:
+        """The section of `model` whose `session_options` stand in where it has none."""
+        return _parent_of(self.section)
+
+    @property
     def in_decoder(self) -> bool:
         """Whether it belongs to `model.decoder`."""
         return self.section == "decoder"
