@@ -12,7 +12,6 @@ from turnout.errors import (
     UnknownEpError,
     UsageError,
 )
-from turnout.machine.plugins import how_to_install, not_installed
 from turnout.routing.request import AUTO, CONFIG
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ def _installed(name: str, inventory: Inventory) -> InstalledEp:
             fix="see what the machine has with: turnout devices",
         )
     if installed is None:
+        from turnout.machine.plugins import not_installed
+
         raise not_installed(catalog.canonical(name), inventory.platform.word)
     if installed.problem is not None:
         raise EpUnavailableError(
@@ -112,6 +113,8 @@ def _not_here(ep: InstalledEp, device: str | None, inventory: Inventory) -> Devi
 
 
 def _no_device(device: str, inventory: Inventory) -> DeviceUnavailableError:
+    from turnout.machine.plugins import how_to_install
+
     word = inventory.platform.word
     names = [ep.name for ep in inventory.missing if device in ep.devices]
     if not names:
