@@ -18,13 +18,18 @@ import msgspec
 
 from turnout.errors import MachineError
 from turnout.machine.inventory import InstalledEp, Inventory
+from turnout.machine.origins import from_environment
 
 # Loading every known plugin takes well under a second; drivers of real devices take longer.
 TIMEOUT_S = 60.0
 
 
 def discover(timeout: float = TIMEOUT_S) -> Inventory:
-    """The inventory of this machine; see `Inventory.discover`. `timeout` in seconds."""
+    """The inventory of this machine; see `Inventory.discover`. `timeout` in seconds.
+
+    Raises `MachineError`, and `UsageError` for a malformed `TURNOUT_EP_PATH`.
+    """
+    tuple(from_environment())  # a mistake there is the caller's, not the child's
     broken: dict[str, InstalledEp] = {}
     while True:
         child = _Child.run(list(broken), timeout)

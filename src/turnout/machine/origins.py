@@ -63,7 +63,7 @@ class Origin:
 
 def origins() -> Iterator[Origin]:
     """The places to look, in order of precedence, without asking them yet."""
-    yield from _from_environment()
+    yield from from_environment()
     yield from _from_catalog()
     yield from _from_other_packages()
 
@@ -83,7 +83,8 @@ def reinstall(source: str) -> str:
     return f"pip install --force-reinstall {source}"
 
 
-def _from_environment() -> Iterator[Origin]:
+def from_environment() -> Iterator[Origin]:
+    """The entries of `TURNOUT_EP_PATH`. Raises `UsageError` for a malformed one."""
     for entry in os.environ.get(ENVIRONMENT_VARIABLE, "").split(os.pathsep):
         if not entry.strip():
             continue
