@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from turnout.routing import Route
 
 Clock = Callable[[], float]
+Say = Callable[[str], None]
 
 
 @dataclass
@@ -51,18 +52,19 @@ def plugin_eps(config: GenaiConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name != catalog.CPU.name))
 
 
-def load(bundle: Bundle, route: Route | None, clock: Clock) -> Loaded:
+def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = None) -> Loaded:
     """Register, prepare and load. Raises `LoadError`, after which nothing is loaded.
 
     What the runtime says is attributed to a stage and its EP (`runtime.failures`). Errors
-    about the bundle itself, or about writing what was prepared, are passed through.
+    about the bundle itself, or about writing what was prepared, are passed through. `say` gets
+    a line about a preparation that a user should know of.
     """
     config = effective_config(bundle, route)
     timer = _Timer(clock)
     with timer.span("registration"):
         _register(config, bundle)
     with timer.span("preparation"):
-        folder = _prepare(bundle, config)
+        folder = _prepare(bundle, config, say)
     parts: list[Any] = []
     try:
         with timer.span("config"):
@@ -113,10 +115,10 @@ def _register(config: GenaiConfig, bundle: Bundle) -> None:
         raise failures.unavailable(error, eps, config, bundle.path) from error
 
 
-def _prepare(bundle: Bundle, config: GenaiConfig) -> Path:
+def _prepare(bundle: Bundle, config: GenaiConfig, say: Say | None) -> Path:
     from turnout.compiling import loadable
 
-    return loadable(bundle, config)
+    return loadable(bundle, config) if say is None else loadable(bundle, config, say=say)
 
 
 class _Timer:

@@ -66,7 +66,8 @@ class Session:
     """A bundle, loaded along a route; used by one thread at a time.
 
     `route` None loads the bundle as its config says. `clock` gives seconds and is read at
-    the boundaries of runtime calls. Nothing is loaded before `load()` or the `with` block.
+    the boundaries of runtime calls. `say` gets a line about a preparation worth knowing of;
+    None logs it. Nothing is loaded before `load()` or the `with` block.
     """
 
     def __init__(
@@ -75,12 +76,14 @@ class Session:
         route: Route | None = None,
         *,
         clock: loading.Clock = time.perf_counter,
+        say: loading.Say | None = None,
     ) -> None:
         from turnout.bundle import Bundle
 
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         self.route = route
         self.clock = clock
+        self._say = say
         self._loaded: loading.Loaded | None = None
         # What holds native objects beside the session's own, to be closed with it.
         self.live: weakref.WeakSet[Closable] = weakref.WeakSet()
@@ -95,7 +98,7 @@ class Session:
     def load(self) -> LoadSpans:
         """Load, if it is not loaded yet; what it took. Raises `LoadError`, leaving nothing."""
         if self._loaded is None:
-            self._loaded = loading.load(self.bundle, self.route, self.clock)
+            self._loaded = loading.load(self.bundle, self.route, self.clock, self._say)
         return self._loaded.spans
 
     def unload(self) -> None:

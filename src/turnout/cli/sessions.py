@@ -1,0 +1,51 @@
+"""What `generate` and `chat` share: a session from their options, and lines for a person."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnout.routing import RouteRequest
+    from turnout.runtime import Session
+
+
+def open_session(
+    bundle: Path, request: RouteRequest, inventory: Path | None, *, quiet: bool
+) -> Session:
+    """A session that is not loaded yet; what its route warns of goes to stderr.
+
+    A request that asks for nothing makes no route: the bundle is loaded as it is.
+    """
+    from turnout.bundle import Bundle
+    from turnout.routing import RouteRequest, route
+    from turnout.runtime import Session
+
+    opened = Bundle.open(bundle)
+    chosen = None
+    if request != RouteRequest():
+        from turnout.cli.route_options import inventory_from
+
+        chosen = route(opened, request, inventory=inventory_from(inventory))
+        for warning in chosen.warnings:
+            note(warning, quiet=quiet)
+    return Session(opened, chosen, say=lambda line: note(line, quiet=quiet))
+
+
+def note(line: str, *, quiet: bool = False) -> None:
+    """One line on stderr, unless `quiet`."""
+    if not quiet:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def show_pieces(pieces: Iterable[str]) -> None:
+    """Write pieces of an answer to stdout as they come, and end the line."""
+    from turnout.cli.text import writer
+
+    write = writer(sys.stdout)
+    for piece in pieces:
+        write(piece)
+    write("\n")

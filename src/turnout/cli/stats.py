@@ -1,0 +1,106 @@
+"""The short summary of `--stats`, and the same figures as a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from turnout.memory import Memory
+    from turnout.runtime import GenerationResult, LoadSpans, Session
+    from turnout.runtime.generation import GeneratorSource, Request
+
+MISSING = "-"
+
+
+class Measuring:
+    """A source of generators that measures memory while the key-value buffers are still there."""
+
+    def __init__(self, source: GeneratorSource) -> None:
+        self._source = source
+        self.memory: Memory | None = None
+
+    def take(self, request: Request) -> tuple[Any, int]:
+        """A generator of the source below."""
+        return self._source.take(request)
+
+    def give_back(self, generator: Any, token_ids: Sequence[int]) -> None:
+        """Measure, then pass the generator on."""
+        from turnout.memory import measure
+
+        self.memory = measure()
+        self._source.give_back(generator, token_ids)
+
+
+def request_line(request: Request) -> str:
+    """What is computed: tokens, and what is set beyond the bundle's own search options."""
+    return (
+        f"prompt of {len(request.token_ids)} tokens, at most {request.length.new_tokens} new ones,"
+        f" max_length {request.length.max_length}, {request.search}"
+    )
+
+
+def lines(session: Session, result: GenerationResult, memory: Memory | None) -> Iterator[str]:
+    """The summary, a line a figure: load, prefill, TTFT, decode, memory, route, stages."""
+    load = session.load()
+    yield f"load     {_seconds(load.total_s)} ({_load_parts(load)})"
+    yield from answer_lines(result)
+    if memory is not None:
+        yield f"memory   RSS {_megabytes(memory.rss)}, private {_megabytes(memory.private)}"
+    in_effect = session.in_effect
+    yield f"route    requested {in_effect.requested}, effective {in_effect.effective}"
+    yield "stages   " + ", ".join(f"{name} {ep}" for name, ep in in_effect.stages.items())
+
+
+def answer_lines(result: GenerationResult) -> Iterator[str]:
+    """What one answer took."""
+    timing = result.timing
+    kept = result.prompt_tokens - timing.prefilled_tokens
+    continued = f" ({kept} kept from the last turn)" if kept else ""
+    yield (
+        f"prefill  {result.prompt_tokens} tokens{continued} in {_seconds(timing.prefill_s)},"
+        f" {_rate(timing.prefill_tokens_per_second)}"
+    )
+    yield f"TTFT     {_seconds(timing.request_ttft_s)}"
+    yield (
+        f"decode   {len(result.token_ids)} tokens ({result.finish_reason}),"
+        f" {_seconds(timing.tpot_s)} a token, {_rate(timing.decode_tokens_per_second)}"
+    )
+
+
+def document(session: Session, result: GenerationResult, memory: Memory | None) -> dict[str, Any]:
+    """What `generate --json` prints. Seconds and bytes, as the names say."""
+    route = session.in_effect.to_json()
+    if session.route is not None:
+        route["decisions"] = session.route.to_json()["stages"]
+        route["warnings"] = list(session.route.warnings)
+    return {
+        "schema_version": 1,
+        "bundle": str(session.bundle.path),
+        **result.to_json(),
+        "load": session.load().to_json(),
+        "route": route,
+        "memory": memory.to_json() if memory is not None else None,
+    }
+
+
+def _load_parts(load: LoadSpans) -> str:
+    parts = ("registration", "preparation", "config", "model", "tokenizer")
+    spans = load.to_json()
+    return ", ".join(f"{part} {_seconds(spans[f'{part}_s'])}" for part in parts)
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
+
+
+def _rate(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1f} tokens/s"
+
+
+def _megabytes(value: int | None) -> str:
+    return MISSING if value is None else f"{value / 1e6:.0f} MB"
