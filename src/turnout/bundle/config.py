@@ -3,7 +3,7 @@
 `GenaiConfig.stages` is the only code that knows the layouts of a config; nothing else walks
 the JSON. How onnxruntime-genai picks the session options of a stage was read in its source
 (`Model::CreateSessionOptions`, `MultiModalLanguageModel`, `QwenVisionPipeline`) and is
-measured by `tests/test_inheritance.py`.
+measured by `tests/test_config.py`.
 """
 
 from __future__ import annotations

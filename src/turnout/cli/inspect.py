@@ -217,7 +217,8 @@ def _weights(size: StageWeights, weights: Weights) -> str:
     for item in weights.sharing:
         if size.stage in item.stages:
             others = ", ".join(name for name in item.stages if name != size.stage)
-            text += f", {folding.size(item.nbytes)} of them shared with {others}"
+            amount = "all" if item.nbytes == size.total else f"{folding.size(item.nbytes)} of them"
+            text += f", {amount} shared with {others}"
     return text
 
 
