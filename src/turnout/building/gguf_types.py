@@ -93,6 +93,7 @@ OTHER_TENSOR_TYPES = {
     38: "IQ4_NL_8_8 (removed from the format)",
     39: "MXFP4",
     40: "NVFP4",
+    41: "Q1_0",
 }
 
 _SIGNATURES = (

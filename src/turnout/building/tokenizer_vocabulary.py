@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -163,21 +164,28 @@ def unused_id(vocabulary: Vocabulary, encodable: set[str], impossible: list[str]
     text has (`impossible`, the most improbable first); the last control token that is neither
     named by the file nor written in the chat template. Only the last could be typed by a user.
     """
-    ids, types = vocabulary.ids, vocabulary.types
-    for index in reversed(range(len(types))):
-        token = vocabulary.tokens[index]
-        if types[index] == TokenType.UNUSED and token not in encodable and _spans_words(token):
-            return index
-    for token in impossible:
-        if token in ids and token not in encodable and not vocabulary.added(ids[token]):
-            return ids[token]
+    ids, types, tokens = vocabulary.ids, vocabulary.types, vocabulary.tokens
     template = vocabulary.chat_template or ""
     named = {vocabulary.bos_id, vocabulary.unknown_id, vocabulary.pad_id, *vocabulary.eos_ids}
-    for index in reversed(range(len(types))):
-        token = vocabulary.tokens[index]
-        if types[index] == TokenType.CONTROL and index not in named and token not in template:
-            return index
-    return None
+    backwards = [index for index in reversed(range(len(types))) if index not in named]
+    unused = (
+        index
+        for index in backwards
+        if types[index] == TokenType.UNUSED
+        and tokens[index] not in encodable
+        and _spans_words(tokens[index])
+    )
+    never = (
+        ids[token]
+        for token in impossible
+        if token in ids and token not in encodable and ids[token] not in named
+    )
+    control = (
+        index
+        for index in backwards
+        if types[index] == TokenType.CONTROL and tokens[index] not in template
+    )
+    return next(itertools.chain(unused, never, control), None)
 
 
 def _spans_words(token: str) -> bool:
