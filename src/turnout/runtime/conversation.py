@@ -88,8 +88,8 @@ class Conversation:
 
     def _fit(self, messages: list[Message]) -> tuple[Request, int]:
         """The request for the most recent of `messages` that fit, and which is the first."""
-        limit = self.session.loaded.limits.tokens
-        reserve = min(self.options.max_new_tokens, limit // ANSWER_SHARE)
+        limits = self.session.loaded.limits
+        reserve = min(self.options.max_new_tokens, limits.tokens // ANSWER_SHARE)
         first = self._first
         while True:
             last_chance = first >= len(messages) - 1
@@ -99,7 +99,8 @@ class Conversation:
                 if last_chance:
                     raise
             else:
-                if last_chance or len(request.token_ids) + reserve <= limit:
+                taken = limits.taken_by(len(request.token_ids))
+                if last_chance or taken + reserve <= limits.tokens:
                     return request, first
             # A turn is a message and its answer: what is left begins with a user's message.
             first += 2

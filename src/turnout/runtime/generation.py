@@ -171,7 +171,8 @@ class Generation(Iterator[str]):
                     pieces.append(piece)
                     yield piece
             sequence = self._timed("sequence_s", generator.get_sequence, 0).tolist()
-            new = sequence[len(self._request.token_ids) :]
+            # Counted from the end: the runtime may have padded the prompt.
+            new = sequence[len(sequence) - len(self._token_s) :]
             if not self._stream:
                 pieces = self._decode(lambda: [decoder.push(token) for token in new])
             rest = self._decode(decoder.flush)

@@ -29,11 +29,17 @@ class Limits:
     """How long a sequence may be, prompt and answer together, in tokens.
 
     `fixed` is true where the caches have that length whatever is asked, as graphs of fixed
-    shape have; else the key-value buffers follow the length that is asked for.
+    shape have; else the key-value buffers follow the length that is asked for. A prompt takes
+    whole windows of `window` tokens.
     """
 
     tokens: int
     fixed: bool = False
+    window: int = 1
+
+    def taken_by(self, prompt_tokens: int) -> int:
+        """Tokens that a prompt of that many takes, padding included."""
+        return -(-prompt_tokens // self.window) * self.window
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,20 @@ def limits(config: GenaiConfig) -> Limits:
     """The limits of a bundle with that config.
 
     A decoder that slides a window over the prompt and is told the length of its past has
-    caches of a fixed length, which is the bundle's `search.max_length`.
+    caches of a fixed length, which is the bundle's `search.max_length`. There the runtime
+    pads a prompt to whole windows, and counts the padding too (measured, docs/runtime.md).
     """
     context = config.context_length or 0
     window = config.get(("model", "decoder", "sliding_window"))
     told = config.get(("model", "decoder", "inputs", "past_sequence_length"))
     cache = config.search.get("max_length")
     if isinstance(window, dict) and told is not None and isinstance(cache, int):
-        return Limits(min(cache, context) if context else cache, fixed=True)
+        size = window.get("window_size")
+        return Limits(
+            min(cache, context) if context else cache,
+            fixed=True,
+            window=size if isinstance(size, int) and size > 0 else 1,
+        )
     return Limits(context)
 
 
@@ -64,11 +76,13 @@ def plan_length(prompt_tokens: int, new_tokens: int, limits: Limits) -> Length:
 
     Raises `PromptTooLongError` where there is no room for even one more token.
     """
-    room = limits.tokens - prompt_tokens
+    taken = limits.taken_by(prompt_tokens)
+    room = limits.tokens - taken
     if room < 1:
+        padded = "" if taken == prompt_tokens else f", {taken} when padded to whole windows"
         raise PromptTooLongError(
             "The prompt is too long for this bundle.",
-            found=f"a prompt of {prompt_tokens} tokens",
+            found=f"a prompt of {prompt_tokens} tokens{padded}",
             expected=f"fewer than {limits.tokens}, the context of this bundle",
             fix="shorten the prompt, or use a bundle with a longer context",
         )
