@@ -8,7 +8,10 @@ same graph over the same ranges of the data file.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,6 +143,20 @@ def generate(folder: Path, prompt: Sequence[int] = (5, 6, 7), tokens: int = 6) -
         generator.generate_next_token()
         answer.append(int(generator.get_next_tokens()[0]))
     return answer
+
+
+def as_hub_cache(bundle: Path, root: Path, inside: str = "") -> Path:
+    """`bundle` as a hub's client stores it: links from a snapshot into `root/blobs`."""
+    blobs, snapshot = root / "blobs", root / "snapshots" / "0123abcd" / inside
+    blobs.mkdir(parents=True)
+    for path in sorted(bundle.rglob("*")):
+        if path.is_file():
+            blob = blobs / hashlib.sha256(path.read_bytes()).hexdigest()
+            shutil.copyfile(path, blob)
+            link = snapshot / path.relative_to(bundle)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(os.path.relpath(blob, link.parent))
+    return snapshot
 
 
 def write_tokenizer(folder: Path, **changes: Any) -> None:
