@@ -202,7 +202,6 @@ def test_nothing_asked_respects_the_bundle_and_looks_at_no_machine() -> None:
         ({"device": "cpu"}, False),
         ({"stage": ["context=cpu"]}, False),
         ({"stage": ["context=config"]}, False),
-        ({"reproducible": True}, False),
         ({"session_option": ["a=b"]}, False),
         ({"device": "auto"}, True),
         ({"device": "npu"}, True),

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import bundle_fixtures
@@ -19,6 +20,7 @@ from turnout.cli.route_options import request_from
 from turnout.errors import BundleError, MachineError, TurnoutError, UsageError
 from turnout.machine import Inventory
 from turnout.routing import RouteRequest, apply, resolve
+from turnout.routing.products import needs_unpacked
 
 INVENTORIES = Path(__file__).parent / "data" / "inventories"
 INTEL = Inventory.from_json((INVENTORIES / "intel-laptop.json").read_text("utf-8"))
@@ -445,19 +447,16 @@ def test_a_pipeline_with_an_ep_on_its_decoder_runs_once_it_is_rerouted(tmp_path:
 
 
 EXACTNESS = """
-import json, sys
+import sys
+from pathlib import Path
 import numpy as np, onnx, onnxruntime as ort
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
-from turnout.bundle import GenaiConfig
-from turnout.machine import Inventory, plugins
-from turnout.routing import RouteRequest, resolve
-bits, ep, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-config = GenaiConfig.parse('{"model": {"decoder": {"filename": "m.onnx"}}}')
-device = "cpu"
-inventory = Inventory.discover()
-plugins.register([ep], inventory)
+from turnout.bundle import Bundle
+from turnout.machine import plugins
+from turnout.routing import route
+bits, size, ep, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
 rng = np.random.default_rng(0)
-K, N, size = 512, 256, 32
+K, N = 512, 256
 codes = rng.integers(0, 2**bits, (N, K)).astype(np.uint8)
 packed = codes if bits == 8 else codes[:, 0::2] | (codes[:, 1::2] << 4)
 scales = rng.random((N, K // size), dtype=np.float32) + 0.5
@@ -472,17 +471,22 @@ graph = h.make_graph([node], "g", [h.make_tensor_value_info("x", T.FLOAT, ["b", 
                       nh.from_array(scales, "S")])
 model = h.make_model(graph, ir_version=9,
                      opset_imports=[h.make_opsetid("", 17), h.make_opsetid("com.microsoft", 1)])
+onnx.save(model, folder / "m.onnx")
+config = '{"model": {"type": "llama", "decoder": {"filename": "m.onnx"}}}'
+(folder / "genai_config.json").write_text(config)
+bundle = Bundle.open(folder)
 for exact in (False, True):
-    route = resolve(config, inventory, RouteRequest(ep=ep, device=device, reproducible=exact))
-    (stage,) = route.stages
+    made = route(bundle, ep=ep, device="cpu", reproducible=exact)
+    plugins.register(made.eps)
+    (stage,) = made.stages
     options = ort.SessionOptions()
     for key, value in stage.set_options.items():
         options.add_session_config_entry(key, value)
-    devices = [d for d in ort.get_ep_devices() if d.ep_name == stage.ep]
-    given = {k: v for k, v in stage.options.items() if k != "device_type"}
     if ep != "cpu":
+        devices = [d for d in ort.get_ep_devices() if d.ep_name == stage.ep]
+        given = {k: v for k, v in stage.options.items() if k != "device_type"}
         options.add_provider_for_devices(devices[:1], given)
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    session = ort.InferenceSession(str(folder / "m.onnx"), options)
     got = session.run(None, {"x": x})[0]
     print(np.linalg.norm(got - expected) / np.linalg.norm(expected))
 """
@@ -490,13 +494,15 @@ for exact in (False, True):
 
 @pytest.mark.openvino
 @pytest.mark.parametrize("ep", ["cpu", "openvino"])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_reproducible_arithmetic_is_exact_to_float32(ep: str, bits: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("bits", "block"), [(4, 32), (4, 16), (4, 64), (8, 32), (8, 16)])
+def test_reproducible_arithmetic_is_exact_to_float32(
+    ep: str, bits: int, block: int, tmp_path: Path
+) -> None:
     """Measured on one product of quantized weights at accuracy level 4, on each EP."""
     if ep == "openvino" and not HAS_OPENVINO:
         pytest.skip("onnxruntime-ep-openvino is absent")
     done = subprocess.run(
-        [sys.executable, "-c", EXACTNESS, str(bits), ep, str(tmp_path)],
+        [sys.executable, "-c", EXACTNESS, str(bits), str(block), ep, str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
@@ -505,6 +511,32 @@ def test_reproducible_arithmetic_is_exact_to_float32(ep: str, bits: int, tmp_pat
     default, exact = map(float, done.stdout.split())
     assert exact < 2e-6
     assert exact <= default
+
+
+@pytest.mark.parametrize(
+    ("bits", "block", "level", "platform", "needs"),
+    [
+        (4, 32, 4, "linux-x86_64", False),
+        (4, 32, 4, "macos-arm64", True),
+        (4, 64, 4, "linux-x86_64", True),
+        (8, 32, 4, "linux-x86_64", True),
+        (8, 32, 0, "linux-x86_64", False),
+        (8, 32, None, "macos-arm64", False),
+    ],
+)
+def test_only_products_that_cannot_be_forced_need_unpacked_weights(
+    bits: int, block: int, level: int | None, platform: str, needs: bool, tmp_path: Path
+) -> None:
+    given = {"bits": bits, "block_size": block, "K": 64, "N": 2}
+    if level is not None:
+        given["accuracy_level"] = level
+    product = onnx.helper.make_node(
+        "MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", **given
+    )
+    other = onnx.helper.make_node("Other", [], ["z"], accuracy_level=4, bits=8)
+    graph = onnx.helper.make_graph([other, product], "g", [], [])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    assert needs_unpacked(tmp_path / "m.onnx", platform) is needs
 
 
 def test_errors_of_routing_are_of_the_projects_own_tree() -> None:

@@ -64,6 +64,7 @@ class Ep:
     properties_option: str | None = None
     exact_properties: Mapping[str, str] = field(default_factory=dict)
     exact_session_options: Mapping[str, str] = field(default_factory=dict)
+    exact_unpacked_options: Mapping[str, str] = field(default_factory=dict)
     exact_on: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     otherwise: str | None = None
@@ -110,6 +111,9 @@ CPU = Ep(
     default_device="cpu",
     # Products of 4-bit weights at accuracy level 4 otherwise quantize their activations.
     exact_session_options={"mlas.qnbit.force_fp32": "1"},
+    # The one above reaches products of 4-bit weights in blocks of 32 on x86; this one all others,
+    # at several times the cost.
+    exact_unpacked_options={"session.disable_prepacking": "1"},
     exact_on=("cpu",),
 )
 

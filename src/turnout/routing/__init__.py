@@ -50,7 +50,8 @@ def route(
 
     `stages` maps a stage's name to `"ep[@device]"`; options map `"[stage:]key"` to a value.
     The machine is looked at (about 0.4 s) only when the answer depends on it and no `inventory`
-    is given. Raises `UsageError`, `MachineError` or `ConfigError`.
+    is given; graphs are looked at only for `reproducible`. Raises `UsageError`, `MachineError`
+    or `BundleError`.
     """
     if request is None:
         request = RouteRequest(
@@ -64,4 +65,17 @@ def route(
         )
     if inventory is None:
         inventory = Inventory.discover() if request.needs_inventory else Inventory.minimal()
-    return resolve(bundle.config, inventory, request)
+    unpacked = _unpacked(bundle, inventory) if request.reproducible else frozenset[str]()
+    return resolve(bundle.config, inventory, request, unpacked=unpacked)
+
+
+def _unpacked(bundle: Bundle, inventory: Inventory) -> frozenset[str]:
+    from turnout.machine.plugins import platform_word
+    from turnout.routing.products import needs_unpacked
+
+    platform = inventory.platform.word or platform_word()
+    return frozenset(
+        stage.name
+        for stage in bundle.stages
+        if stage.takes_options and needs_unpacked(bundle.graph_path(stage), platform)
+    )

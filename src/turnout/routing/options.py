@@ -114,21 +114,30 @@ def missing_options(routes: list[StageRoute]) -> tuple[str, ...]:
 
 
 def exact(
-    routes: list[StageRoute], stages: tuple[Stage, ...]
+    routes: list[StageRoute], stages: tuple[Stage, ...], unpacked: frozenset[str]
 ) -> tuple[list[StageRoute], tuple[str, ...]]:
-    """Routes with exact arithmetic where their EPs can, and a line where one cannot."""
+    """Routes with exact arithmetic where their EPs can, and a line where one cannot.
+
+    Stages in `unpacked` have products that the CPU EP computes exactly only at a higher cost.
+    """
     open_to = {stage.name for stage in stages if stage.takes_options}
     lines = tuple(
         f"stage {route.stage}: {route.alias} cannot be made exact"
         for route in routes
         if not _exact_able(route)
     )
-    return [_exact(route) if route.stage in open_to else route for route in routes], lines
+    made = [
+        _exact(route, route.stage in unpacked) if route.stage in open_to else route
+        for route in routes
+    ]
+    return made, lines
 
 
-def _exact(route: StageRoute) -> StageRoute:
+def _exact(route: StageRoute, unpacked: bool) -> StageRoute:
     # On every stage, since the CPU EP runs the nodes that another EP leaves.
     options = {**route.set_options, **catalog.CPU.exact_session_options}
+    if unpacked:
+        options |= catalog.CPU.exact_unpacked_options
     return _with_properties(replace(route, set_options=options))
 
 

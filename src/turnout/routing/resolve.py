@@ -1,7 +1,7 @@
 """(config, inventory, request) -> a route: for every stage where it runs, how, and why.
 
 A pure function: it reads no file and loads nothing, so that a route can be decided, shown and
-tested for a machine that is elsewhere. The rules are in docs/routing.md.
+tested for a machine that is elsewhere.
 """
 
 from __future__ import annotations
@@ -117,10 +117,17 @@ class Route:
         }
 
 
-def resolve(config: GenaiConfig, inventory: Inventory, request: RouteRequest) -> Route:
+def resolve(
+    config: GenaiConfig,
+    inventory: Inventory,
+    request: RouteRequest,
+    *,
+    unpacked: frozenset[str] = frozenset(),
+) -> Route:
     """Decide for every stage. Raises a `UsageError`, `MachineError` or `ConfigError`.
 
-    `inventory` may be `Inventory.minimal()` unless `request.needs_inventory`.
+    `inventory` may be `Inventory.minimal()` unless `request.needs_inventory`. `unpacked` names
+    the stages for which `products.needs_unpacked` holds; only `request.reproducible` asks.
     """
     from turnout.routing.apply import apply
 
@@ -135,7 +142,7 @@ def resolve(config: GenaiConfig, inventory: Inventory, request: RouteRequest) ->
         _check_device(decision, targets.get(decision.stage), inventory)
     warnings = _moved(routes, request) + options.missing_options(routes)
     if request.reproducible:
-        routes, inexact = options.exact(routes, stages)
+        routes, inexact = options.exact(routes, stages, unpacked)
         warnings += inexact
     route = Route(request, tuple(routes), warnings, changes=False)
     return replace(route, changes=apply(config, route).text != config.text)
