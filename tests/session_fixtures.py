@@ -82,11 +82,6 @@ def set_provider(stage: str, *providers: dict[str, Any]) -> Callable[[dict[str, 
     return change
 
 
-@pytest.fixture(scope="session")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
-    return Bundles(tmp_path_factory.mktemp("bundles"))
-
-
 @dataclass
 class Done:
     code: int
@@ -117,8 +112,3 @@ class Terminal:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         captured = self._capsys.readouterr()
         return Done(code, captured.out, captured.err)
-
-
-@pytest.fixture
-def turnout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capsys)

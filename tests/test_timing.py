@@ -10,7 +10,7 @@ import pytest
 from session_fixtures import Bundles, set_eos
 from turnout.runtime import LoadSpans, RequestSpans, Session
 
-pytest_plugins = ("session_fixtures",)
+pytest_plugins = ("session_plugin",)
 
 
 def spans(**changes: Any) -> RequestSpans:

@@ -34,8 +34,11 @@ class Codec:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._begin = prompt.begin_token(tokenizer, bundle)
+        self._before: list[int] = tokenizer.encode("a").tolist()
+        before = str(tokenizer.decode(self._before))
+        self._before_length = len(before)
         # SentencePiece puts a space before the first word, and the runtime leaves it there.
-        self._pads = str(tokenizer.decode(tokenizer.encode("a"))).startswith(" ")
+        self._pads = before.startswith(" ")
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
         """Token ids; special tokens written out in `text` become themselves.
@@ -58,7 +61,16 @@ class Codec:
 
     def decoder(self, *, whole_text: bool = True) -> TextDecoder:
         """Decodes the tokens of one text, or (not `whole_text`) of the rest of one."""
-        return TextDecoder(self._tokenizer.decode, strip_space=self._pads and whole_text)
+        return TextDecoder(self._text_of, strip_space=self._pads and whole_text)
+
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens in the middle of a text, up to the first byte that is broken.
+
+        The runtime makes U+FFFD of special tokens alone, and drops a space after one, so the
+        tokens are decoded behind a letter.
+        """
+        text = self._tokenizer.decode([*self._before, *token_ids])
+        return str(text)[self._before_length :]
 
     def apply_template(
         self,
