@@ -139,6 +139,7 @@ def byte_alphabet() -> list[str]:
 
 def bpe_metadata(
     merges: Sequence[str],
+    /,
     *,
     pre: str | None = "qwen2",
     special: Sequence[str] = ("<|begin|>", "<|end|>"),
@@ -172,7 +173,9 @@ def bpe_metadata(
     return {f"tokenizer.ggml.{key}": value for key, value in values.items() if value is not None}
 
 
-def spm_metadata(pieces: Mapping[str, float], **changes: Value | None) -> dict[str | bytes, Value]:
+def spm_metadata(
+    pieces: Mapping[str, float], /, **changes: Value | None
+) -> dict[str | bytes, Value]:
     """Metadata of a SentencePiece tokenizer: `<unk>`, `<s>`, `</s>`, 256 bytes, `pieces`."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
     types = [2, 3, 3, *[6] * 256, *[1] * len(pieces)]
