@@ -159,9 +159,10 @@ class _Contents:
             contexts = _existing(bundle, bundle.context_files(stage), stage)
             binaries |= contexts
             needs: dict[str, str] = {}
-            if weights and (beside or not stage.takes_options):
+            if beside or not stage.takes_options:
                 data |= weights
-            elif weights:
+            elif weights or contexts:
+                # A context that shares weights reads them too, though its graph names none.
                 folder = os.path.relpath(bundle.data_folder(stage), target)
                 needs[INITIALIZER_FOLDER] = Path(folder).as_posix()
             if contexts:
@@ -169,7 +170,8 @@ class _Contents:
             if needs and stage.takes_options:
                 options[stage.name] = needs
         small = {name for name in graphs if _size(bundle, name) <= SMALL}
-        others, named = _others(bundle, graphs | binaries | _all_data(bundle))
+        known = graphs | binaries | _all_data(bundle)
+        others, named = _others(bundle, known, large_too=beside and bool(binaries))
         copies = sorted(small | others)
         links = sorted((graphs - small) | data | binaries | named)
         config = _with_options(bundle, options)
@@ -224,9 +226,9 @@ def _shared_initializers(bundle: Bundle) -> Iterator[str]:
                 yield PurePosixPath(name).as_posix()
 
 
-def _others(bundle: Bundle, known: set[str]) -> tuple[set[str], set[str]]:
+def _others(bundle: Bundle, known: set[str], *, large_too: bool) -> tuple[set[str], set[str]]:
     """The files beside graphs and weights: small ones (tokenizer, templates, processors), and
-    large ones that the config names. What nothing names and is large is left out.
+    large ones that the config names, or all. What nothing names and is large is left out.
     """
     small: set[str] = set()
     large: set[str] = set()
@@ -244,7 +246,7 @@ def _others(bundle: Bundle, known: set[str]) -> tuple[set[str], set[str]]:
                 continue
             named = name in bundle.config.text
             weighty = path.suffix in _WEIGHT_SUFFIXES or path.stat().st_size > SMALL
-            if named or not (weighty or path.suffix == ".onnx"):
+            if named or (large_too if weighty else path.suffix != ".onnx"):
                 (large if weighty else small).add(_name(bundle, bundle.file(name, what="file")))
     return small, large
 
