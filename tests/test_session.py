@@ -344,7 +344,8 @@ def break_file(name: str, data: bytes | None) -> Callable[[Path], None]:
         (break_file("transformer.onnx", None), ["transformer", "cpu", "transformer.onnx"]),
         (break_file("transformer.onnx", b"junk" * 99), ["transformer", "cpu", "damaged"]),
         (break_file("lm_head.onnx", b""), ["lm_head", "cpu", "damaged"]),
-        (break_file("model.data", None), ["model.data"]),
+        (break_file("model.data", None), ["Stage embeddings", "cpu", "model.data"]),
+        (break_file("model.data", b"short"), ["Stage embeddings", "cpu", "embeddings.onnx"]),
         (break_file("tokenizer.json", None), ["tokenizer", "tokenizer.json"]),
         (break_file("tokenizer.json", b"{"), ["tokenizer"]),
     ],
@@ -409,12 +410,16 @@ def test_a_failure_that_names_no_stage_is_blamed_on_those_with_a_plugin(bundles:
     from turnout.runtime import failures
 
     path = bundles("two sessions", change=set_provider("context", QNN))
-    config = Bundle.open(path).config
-    error = failures.explain("something went wrong", "model", config, path)
+    bundle = Bundle.open(path)
+    error = failures.explain("something went wrong", "model", bundle.config, bundle)
     assert error.problem == "Stage context cannot be loaded on qnn."
-    error = failures.explain("QNN execution provider is not supported", "model", config, path)
+    error = failures.explain(
+        "QNN execution provider is not supported", "model", bundle.config, bundle
+    )
     assert error.problem == "Stage context cannot be loaded on qnn."
-    error = failures.explain("Load model from x/iterator.onnx failed", "model", config, path)
+    error = failures.explain(
+        "Load model from x/iterator.onnx failed", "model", bundle.config, bundle
+    )
     assert error.problem == "Stage iterator cannot be loaded on cpu."
     assert error.facts["where"] == str(path / "iterator.onnx")
 

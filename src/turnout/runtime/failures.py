@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnout import catalog
-from turnout.errors import GenerationError, LoadError, MachineError
+from turnout.errors import GenerationError, LoadError, MachineError, TurnoutError
 
 if TYPE_CHECKING:
-    from turnout.bundle import GenaiConfig, Stage
+    from turnout.bundle import Bundle, GenaiConfig, Stage
 
 MAX_REASON = 600
 # What comes before the reason: source file, function, and onnxruntime's status code.
 _STATUS = re.compile(r"^.*?\[ONNXRuntimeError\] : \d+ : \w+ : ", re.DOTALL)
 _SOURCE = re.compile(r"^\S+\.(?:cc|cpp|h):\d+ .*?\) ")
+
+# A message about weights names the tensor and no file.
+_TENSOR = re.compile(r"(?:initializer: |tensor )([^\s,]+?)[.,]?\s")
 
 # Message of the runtime -> what to do. The first that matches counts.
 _FIXES = (
@@ -59,23 +62,23 @@ _FIXES = (
     ),
 )
 
-_ABOUT = {
-    "config": "The runtime refuses the bundle's configuration.",
-    "tokenizer": "The bundle's tokenizer cannot be loaded.",
-}
 
+def explain(message: str, step: str, config: GenaiConfig, bundle: Bundle) -> LoadError:
+    """The error for what the runtime said in `step` ("config", "model" or "tokenizer").
 
-def explain(message: str, step: str, config: GenaiConfig, bundle: Path) -> LoadError:
-    """The error for what the runtime said in `step` ("config", "model" or "tokenizer")."""
-    reason = tidy(message)
+    `config` is the effective one of `bundle`.
+    """
     fix = next((fix for pattern, fix in _FIXES if re.search(pattern, message)), None)
-    if step in _ABOUT:
-        problem, where = _ABOUT[step], bundle
+    if step == "config":
+        problem, where = "The runtime refuses the bundle's configuration.", bundle.path
+    elif step == "tokenizer":
+        problem, where = "The bundle's tokenizer cannot be loaded.", bundle.path
+        fix = fix or "restore the tokenizer's files, or build or download the bundle again"
     else:
-        stages = blame(message, config)
+        stages = _with_tensor(message, config, bundle) or blame(message, config)
         problem = _problem(stages, "cannot be loaded")
-        where = bundle / str(stages[0].filename) if len(stages) == 1 else bundle
-    return LoadError(problem, found=reason, where=where, fix=fix)
+        where = bundle.path / str(stages[0].filename) if len(stages) == 1 else bundle.path
+    return LoadError(problem, found=tidy(message), where=where, fix=fix)
 
 
 def unavailable(
@@ -113,6 +116,18 @@ def blame(message: str, config: GenaiConfig, *, plugins_else: bool = True) -> li
     if not plugins_else:
         return []
     return [stage for stage in stages if stage.ep != catalog.CPU.name] or stages
+
+
+def _with_tensor(message: str, config: GenaiConfig, bundle: Bundle) -> list[Stage]:
+    names = set(_TENSOR.findall(message))
+    return [stage for stage in config.stages() if names and names & _tensors(stage, bundle)]
+
+
+def _tensors(stage: Stage, bundle: Bundle) -> set[str]:
+    try:
+        return {tensor.name for tensor in bundle.graph(stage).initializers}
+    except TurnoutError:
+        return set()
 
 
 def _mentions_file(message: str, stage: Stage) -> bool:

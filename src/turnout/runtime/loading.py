@@ -79,7 +79,7 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
         step = ("config", "model", "tokenizer")[len(parts)]
         # An exception keeps this frame alive, and with it whatever was loaded so far.
         parts.clear()
-        raise failures.explain(str(error), step, config, bundle.path) from None
+        raise failures.explain(str(error), step, config, bundle) from None
     except BaseException:
         parts.clear()
         raise
