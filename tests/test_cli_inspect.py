@@ -1,0 +1,249 @@
+"""`turnout inspect` as a person and as a program would call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from bundle_fixtures import (
+    DATA_FILE,
+    as_hub_cache,
+    build_flat,
+    build_pipeline,
+    read_config,
+    write_config,
+)
+from turnout.bundle.graph import ValueInfo
+from turnout.cli import folding
+from turnout.cli.main import main
+
+SLOWNESS = float(os.environ.get("TURNOUT_TEST_SLOWNESS", "4"))
+
+
+@dataclass
+class Done:
+    returncode: object
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def turnout(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command as the console script runs it, in this process."""
+
+    def run(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["turnout", *map(str, arguments)])
+        code: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return run
+
+
+def test_a_pipeline_is_shown_stage_by_stage(turnout: Any, tmp_path: Path) -> None:
+    folder = build_pipeline(
+        tmp_path / "bundle",
+        two_sessions=True,
+        providers={"context": [{"OpenVINO": {"device_type": "NPU"}}]},
+    )
+    done = turnout("inspect", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, embeddings, context, iterator, lm_head = done.stdout.split("\n\n")
+    assert head.splitlines() == [
+        str(folder),
+        "  model      decoder-pipeline",
+        "  context    64 tokens",
+        "  tokenizer  BPE (GPT2Tokenizer)",
+        "  template   68 characters in tokenizer_config.json",
+        f"  on disk    {folding.size(sum(p.stat().st_size for p in folder.iterdir()))},"
+        " of which weights 41.6 KB",
+    ]
+    assert embeddings.splitlines()[2:4] == [
+        "  EP         cpu",
+        "  runs on    prompt and tokens",
+    ]
+    assert context.splitlines() == [
+        "context",
+        f"  file       context.onnx ({folding.size((folder / 'context.onnx').stat().st_size)})",
+        "  EP         openvino (device_type=NPU)",
+        "  runs on    prompt",
+        "  weights    8.3 KB, 8.2 KB of them shared with iterator",
+        "  inputs     hidden                        float32[batch,sequence,16]",
+        "             past_key_values.{0..1}.key    float32[batch,2,past,8]",
+        "             past_key_values.{0..1}.value  float32[batch,2,past,8]",
+        "  outputs    normed                float32[batch,sequence,16]",
+        "             present.{0..1}.key    float32[batch,2,total,8]",
+        "             present.{0..1}.value  float32[batch,2,total,8]",
+    ]
+    assert iterator.splitlines()[3] == "  runs on    tokens"
+    assert "  weights    16.6 KB" in lm_head.splitlines()
+
+
+def test_a_flat_bundle_is_shown_too(turnout: Any, tmp_path: Path) -> None:
+    done = turnout("inspect", build_flat(tmp_path / "bundle", inline=True), "-v")
+    assert done.returncode == 0
+    assert "\ndecoder\n" in done.stdout
+    assert "  weights    41.5 KB\n" in done.stdout
+    assert "  operators  13 MatMul, 10 Transpose," in done.stdout
+    assert done.stdout.endswith("chat template\n  " + template_text(tmp_path / "bundle") + "\n")
+
+
+def template_text(folder: Path) -> str:
+    text: str = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+    return text
+
+
+def test_quiet_leaves_inputs_and_outputs_out(turnout: Any, tmp_path: Path) -> None:
+    done = turnout("inspect", build_flat(tmp_path / "bundle"), "-q")
+    assert "weights" in done.stdout
+    assert "\n  inputs" not in done.stdout
+
+
+def test_json_gives_everything_untruncated(turnout: Any, tmp_path: Path) -> None:
+    folder = build_pipeline(tmp_path / "bundle", two_sessions=True)
+    done = turnout("inspect", folder, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == 1
+    assert document["context_length"] == 64
+    assert document["chat_template"] == {
+        "file": "tokenizer_config.json",
+        "text": template_text(folder),
+    }
+    assert document["sharing"] == [{"stages": ["context", "iterator"], "bytes": 8192, "ranges": 8}]
+    names = ["embeddings", "context", "iterator", "lm_head"]
+    assert [stage["name"] for stage in document["stages"]] == names
+    context = document["stages"][1]
+    model = onnx.load(folder / "context.onnx", load_external_data=False)
+    assert [value["name"] for value in context["inputs"]] == [v.name for v in model.graph.input]
+    assert context["inputs"][1] == {
+        "name": "past_key_values.0.key",
+        "dtype": "float32",
+        "shape": ["batch", 2, "past", 8],
+    }
+    assert (context["runs_on_prompt"], context["runs_on_tokens"]) == (True, False)
+    assert context["weights"] == {"total": 8252, "own": 60, "shared": 8192, "inline": 60}
+    assert context["graph"]["nodes"] == len(model.graph.node)
+    assert context["graph"]["external_files"] == [DATA_FILE]
+
+
+def test_a_bundle_of_any_size_takes_less_than_half_a_second(tmp_path: Path) -> None:
+    """A 30 GB bundle: its data file is sparse, so the test itself takes no room."""
+    folder = build_flat(tmp_path / "bundle")
+    graph = onnx.load(folder / "model.onnx", load_external_data=False)
+    gigabytes = 10
+    for index in range(3):
+        tensor = graph.graph.initializer.add(
+            name=f"huge{index}", data_type=onnx.TensorProto.UINT8, dims=[gigabytes << 30]
+        )
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", "huge.data"), ("offset", index * gigabytes << 30)):
+            tensor.external_data.add(key=key, value=str(value))
+    (folder / "model.onnx").write_bytes(graph.SerializeToString())
+    with (folder / "huge.data").open("wb") as file:
+        file.truncate(3 * gigabytes << 30)
+    command = [sys.executable, "-m", "turnout", "inspect", str(folder)]
+    start = time.monotonic()
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    taken = time.monotonic() - start
+    assert done.returncode == 0, done.stderr
+    assert "  weights    32.2 GB\n" in done.stdout
+    assert taken < 0.5 * SLOWNESS
+
+
+def test_a_hub_cache_is_inspected_in_its_own_layout(turnout: Any, tmp_path: Path) -> None:
+    folder = as_hub_cache(build_flat(tmp_path / "source"), tmp_path / "hub", "cpu/int4")
+    assert "  weights    41.5 KB\n" in turnout("inspect", folder).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("nothing", 2, "is not a bundle"),
+        ("bundle/model.onnx", 2, "a plain ONNX model"),
+        ("empty", 2, "has no genai_config.json"),
+        ("broken", 1, "line 1, column 2"),
+        ("nostage", 1, "found: gone.onnx"),
+        ("nodata", 1, "found: weights.data"),
+        ("outside", 1, "leaves the folder"),
+        ("garbage", 1, "byte 0"),
+    ],
+)
+def test_what_cannot_be_inspected_is_an_error_without_a_traceback(
+    turnout: Any, tmp_path: Path, name: str, code: int, text: str
+) -> None:
+    """A14: a path that is no bundle is wrong usage, exit 2; a broken bundle is exit 1."""
+    for folder in ("bundle", "broken", "nostage", "nodata", "outside", "garbage"):
+        build_flat(tmp_path / folder)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken" / "genai_config.json").write_text("{,}")
+    (tmp_path / "nodata" / DATA_FILE).unlink()
+    (tmp_path / "garbage" / "model.onnx").write_bytes(b"\x07garbage")
+    for folder, file in (("nostage", "gone.onnx"), ("outside", "../bundle/model.onnx")):
+        config = read_config(tmp_path / folder)
+        config["model"]["decoder"]["filename"] = file
+        write_config(tmp_path / folder, config)
+    for extra in ([], ["--json"]):
+        done = turnout("inspect", tmp_path / name, *extra)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_names_in_a_graph_cannot_drive_the_terminal(turnout: Any, tmp_path: Path) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    graph = onnx.load(folder / "model.onnx", load_external_data=False)
+    graph.graph.input[0].name = "\x1b[2J\x07évil"
+    (folder / "model.onnx").write_bytes(graph.SerializeToString())
+    done = turnout("inspect", folder)
+    assert "\\x1b[2J\\x07évil" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_names_that_differ_in_a_number_are_folded() -> None:
+    def row(name: str, *shape: int | str | None) -> ValueInfo:
+        return ValueInfo(name, "float32", shape)
+
+    values = [
+        *(row(f"past.{layer}.{part}", 1, None) for layer in range(30) for part in ("key", "value")),
+        *(row(f"conv.{layer}", 4) for layer in (0, 1, 2, 5, 9)),
+        row("conv.7", 8),
+        row("logits", "batch", 16),
+        ValueInfo("free", "sequence(float32)", None),
+        row("x" + "9" * 5000, 1),
+        row("a.00", 1),
+        row("a.01", 1),
+    ]
+    assert folding.fold(values) == [
+        ("past.{0..29}.key", "float32[1,*]"),
+        ("past.{0..29}.value", "float32[1,*]"),
+        ("conv.{0..2,5,9}", "float32[4]"),
+        ("conv.7", "float32[8]"),
+        ("logits", "float32[batch,16]"),
+        ("free", "sequence(float32)"),
+        ("x" + "9" * 5000, "float32[1]"),
+        ("a.00", "float32[1]"),
+        ("a.01", "float32[1]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (999_949, "999.9 KB"), (999_950, "1.0 MB"),
+     (145_300_000, "145.3 MB"), (32_212_254_720, "32.2 GB"), (10**16, "10000.0 TB")],
+)  # fmt: skip
+def test_sizes_read_as_disks_are_sold(nbytes: int, text: str) -> None:
+    assert folding.size(nbytes) == text
