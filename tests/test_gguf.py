@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import struct
+import sys
 import threading
 import time
 import tracemalloc
@@ -62,6 +63,11 @@ def refused(tmp_path: Path, data: bytes, kind: type[TurnoutError] = GgufError) -
         opened(tmp_path, data)
     assert str(tmp_path / "m.gguf") in caught.value.facts["where"]
     return caught.value
+
+
+def traced() -> bool:
+    """Whether coverage is measured, which makes any loop several times slower."""
+    return sys.gettrace() is not None
 
 
 def small_file() -> bytes:
@@ -390,7 +396,7 @@ class TestAbsurdCounts:
         refused(tmp_path, data)
         took, peak = time.process_time() - started, tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert took < 0.2
+        assert took < 0.2 or traced()
         assert peak < 1 << 20
 
     def test_millions_of_empty_strings_that_the_file_does_hold_are_bounded(
@@ -530,7 +536,7 @@ def test_a_vocabulary_of_150000_is_opened_quickly_and_in_little_memory(tmp_path:
         took = time.process_time() - started
         assert len(file.strings("tokens")) == 150_000
         assert file.strings("merges")[-1] == f"to ken{149_999:x}"
-    assert took < 0.3
+    assert took < 0.3 or traced()
     tracemalloc.start()
     GgufFile.open(path).close()
     peak = tracemalloc.get_traced_memory()[1]

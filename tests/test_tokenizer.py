@@ -12,6 +12,7 @@ import json
 import os
 import re
 import string as ascii_sets
+import sys
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -91,6 +92,11 @@ def refused(
     return caught.value
 
 
+def traced() -> bool:
+    """Whether coverage is measured, which makes any loop several times slower."""
+    return sys.gettrace() is not None
+
+
 def config(tmp_path: Path) -> dict[str, Any]:
     text = (tmp_path / "tokenizer_config.json").read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
@@ -114,7 +120,7 @@ class TestLlamaCppsIds:
         with GgufFile.open(smollm2()) as gguf:
             started = time.process_time()
             facts = write_tokenizer(gguf, tmp_path)
-            assert time.process_time() - started < 1
+            assert time.process_time() - started < 1 or traced()
         assert (facts.bos_id, facts.eos_ids, facts.adds_bos, facts.pre) == (
             1,
             (2,),
@@ -703,7 +709,7 @@ def test_large_vocabularies_are_written_within_a_second_and_the_same_each_time(
         with GgufFile.open(path) as gguf:
             started = time.process_time()
             facts = write_tokenizer(gguf, folder)
-            assert time.process_time() - started < 1
+            assert time.process_time() - started < 1 or traced()
         written.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert written[0] == written[1]
     assert sorted(written[0]) == ["tokenizer.json", "tokenizer_config.json"]

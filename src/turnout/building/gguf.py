@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from turnout.building.gguf_header import GgufArray, TensorInfo, Value, read_header
+from turnout.building.gguf_header import TensorInfo, read_header
+from turnout.building.gguf_metadata import GgufArray, Value
 from turnout.building.gguf_source import Source
 from turnout.errors import GgufError, UsageError
 
