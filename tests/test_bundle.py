@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -27,6 +29,7 @@ from bundle_fixtures import (
 )
 from turnout.bundle import DERIVED_MARK, Bundle, weigh
 from turnout.errors import (
+    BundleError,
     ConfigError,
     GraphError,
     NotABundleError,
@@ -364,3 +367,68 @@ def test_opening_takes_milliseconds_and_imports_no_runtime(tmp_path: Path) -> No
         [sys.executable, "-c", script, str(folder)], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["genai_config.json", "tokenizer.json", "chat_template.jinja"])
+def test_a_link_to_a_file_outside_is_not_followed(tmp_path: Path, name: str) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    outside = tmp_path / "outside"
+    outside.write_bytes((folder / name).read_bytes() if (folder / name).exists() else b"x")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(outside)
+    with pytest.raises(BundleError, match="outside the folder"):
+        assert Bundle.open(folder).tokenizer
+
+
+def test_links_in_a_circle_and_endless_names_are_refused(tmp_path: Path) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    (folder / "a.onnx").symlink_to("b.onnx")
+    (folder / "b.onnx").symlink_to("a.onnx")
+    for name in ("a.onnx", "x" * 5000, "x/" * 5000 + "y"):
+        config = read_config(folder)
+        config["model"]["decoder"]["filename"] = name
+        write_config(folder, config)
+        bundle = Bundle.open(folder)
+        with pytest.raises(GraphError):
+            bundle.graph(bundle.stages[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mutated_configs_only_ever_raise_bundle_errors(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    folder = build_pipeline(tmp_path / "bundle", two_sessions=True, subfolder="g")
+    path = folder / "genai_config.json"
+    whole = path.read_bytes()
+    words = [
+        b"..",
+        b"/",
+        b"null",
+        b"{}",
+        b"[]",
+        b'"x"',
+        b"9e9",
+        b"true",
+        b'"\\u0000"',
+        b"\xff",
+        b",",
+    ]
+    until = time.monotonic() + 3
+    for _ in range(1200):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(data))
+            match chance.randrange(3):
+                case 0:
+                    data[at] = chance.randrange(256)
+                case 1:
+                    data[at : at + chance.randint(0, 12)] = chance.choice(words)
+                case 2:
+                    start = chance.randrange(len(data))
+                    data[at:at] = data[start : start + chance.randint(1, 200)]
+        path.write_bytes(data)
+        with contextlib.suppress(BundleError, NotABundleError):
+            bundle = Bundle.open(folder)
+            assert bundle.tokenizer
+            assert bundle.missing or weigh(bundle)
+        if time.monotonic() > until:
+            break

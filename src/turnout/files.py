@@ -102,10 +102,7 @@ def contained(root: Path, relative: str, *, what: str = "path", also: Path | Non
     elif ".." in windows.parts:
         reason = "leaves the folder with '..'"
     else:
-        resolved = (root / relative).resolve()
-        roots = [root] if also is None else [root, also]
-        if not any(resolved.is_relative_to(folder.resolve()) for folder in roots):
-            reason = f"is a link to {resolved}, outside the folder"
+        reason = _leads_out(root / relative, [root] if also is None else [root, also])
     if reason is not None:
         raise BundleError(
             f"The {what} {relative!r} {reason}.",
@@ -114,6 +111,24 @@ def contained(root: Path, relative: str, *, what: str = "path", also: Path | Non
             where=root,
         )
     return root / relative
+
+
+def _leads_out(path: Path, roots: list[Path]) -> str | None:
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle; RuntimeError until Python 3.12
+        return f"cannot be followed ({error})"
+    if any(resolved.is_relative_to(folder.resolve()) for folder in roots):
+        return None
+    return f"is a link to {resolved}, outside the folder"
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there; False also for names that no file system takes."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def link_or_copy(source: Path, target: Path) -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 from turnout.bundle.config import CONFIG_NAME, GenaiConfig
 from turnout.bundle.graph import GraphFile
 from turnout.bundle.layouts import Stage
-from turnout.bundle.tokenizer import TokenizerInfo, read_tokenizer
+from turnout.bundle.tokenizer import FILES, TokenizerInfo, read_tokenizer
 from turnout.errors import BundleError, ConfigError, GraphError, NotABundleError, UnknownStageError
-from turnout.files import contained
+from turnout.files import contained, is_file
 
 # Made beside a bundle's own files, and no part of it.
 COMPILED = "_compiled"
@@ -44,7 +44,8 @@ class Bundle:
         """
         path = Path(path)
         _refuse_other_things(path)
-        bundle = cls(path, GenaiConfig.load(path / CONFIG_NAME))
+        config = contained(path, CONFIG_NAME, what="file", also=_blobs_of(path))
+        bundle = cls(path, GenaiConfig.load(config))
         if not bundle.stages:
             raise ConfigError(
                 f"{path / CONFIG_NAME} names no graph.",
@@ -79,8 +80,8 @@ class Bundle:
         if not stage.filename:
             raise GraphError(f"The stage {stage.name!r} names no file.", where=where)
         path = self._inside(stage.filename, f"file of the stage {stage.name!r},")
-        if not path.is_file():
-            problem = "is no regular file" if path.exists() else "is missing"
+        if not is_file(path):
+            problem = "is no regular file" if os.path.lexists(path) else "is missing"
             raise GraphError(
                 f"The file of the stage {stage.name!r}, {stage.filename}, {problem}.",
                 expected=path,
@@ -131,12 +132,12 @@ class Bundle:
         """Graphs, data files and binaries that are named but not there, relative, sorted."""
         missing = set()
         for stage in self.stages:
-            if stage.filename and not self._inside(stage.filename, "stage file").is_file():
+            if stage.filename and not is_file(self._inside(stage.filename, "stage file")):
                 missing.add(stage.filename)
             elif stage.filename:
                 named = [*self.data_files(stage).values(), *self.context_files(stage).values()]
                 missing |= {
-                    path.relative_to(self.path).as_posix() for path in named if not path.is_file()
+                    path.relative_to(self.path).as_posix() for path in named if not is_file(path)
                 }
         return tuple(sorted(missing))
 
@@ -147,11 +148,14 @@ class Bundle:
 
     @cached_property
     def tokenizer(self) -> TokenizerInfo:
-        """What the tokenizer files say. Raises `TokenizerError`."""
-        folder = self.config.get(("model", "tokenizer_dir"))
-        if isinstance(folder, str) and folder:
-            return read_tokenizer(self.file(folder, what="tokenizer folder"))
-        return read_tokenizer(self.path)
+        """What the tokenizer files say. Raises `TokenizerError`, or `BundleError` for links out."""
+        named = self.config.get(("model", "tokenizer_dir"))
+        folder = self.path
+        if isinstance(named, str) and named:
+            folder = self.file(named, what="tokenizer folder")
+        for name in FILES:
+            contained(folder, name, what="tokenizer file", also=self.blobs)
+        return read_tokenizer(folder)
 
     @property
     def chat_template(self) -> str | None:
@@ -165,22 +169,7 @@ class Bundle:
         A hub's client keeps `<model>/blobs/<hash>` and links to it from
         `<model>/snapshots/<revision>/...`, the bundle being that folder or one inside it.
         """
-        place = self.path.resolve()
-        for ancestor in [place, *place.parents][:_HUB_DEPTH]:
-            blobs = ancestor.parent / "blobs"
-            if ancestor != place and ancestor.name != "snapshots":
-                continue
-            if blobs.is_dir() and not blobs.is_symlink() and self._links_into(blobs):
-                return blobs
-        return None
-
-    def _links_into(self, blobs: Path) -> bool:
-        target = blobs.resolve()
-        with os.scandir(self.path) as entries:
-            return any(
-                entry.is_symlink() and (self.path / entry.name).resolve().parent == target
-                for entry in entries
-            )
+        return _blobs_of(self.path)
 
     @cached_property
     def total_bytes(self) -> int:
@@ -202,6 +191,23 @@ class Bundle:
             return contained(folder or self.path, relative, what=what, also=self.blobs)
         except BundleError as error:
             raise GraphError(error.problem, **error.facts) from error
+
+
+def _blobs_of(path: Path) -> Path | None:
+    place = path.resolve()
+    for ancestor in [place, *place.parents][:_HUB_DEPTH]:
+        blobs = ancestor.parent / "blobs"
+        if ancestor != place and ancestor.name != "snapshots":
+            continue
+        if blobs.is_dir() and not blobs.is_symlink() and _links_into(place, blobs):
+            return blobs
+    return None
+
+
+def _links_into(folder: Path, blobs: Path) -> bool:
+    with os.scandir(folder) as entries:
+        links = [Path(entry.path) for entry in entries if entry.is_symlink()]
+    return any(Path(os.path.realpath(link)).parent == blobs for link in links)
 
 
 def _refuse_other_things(path: Path) -> None:

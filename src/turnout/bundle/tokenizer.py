@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.errors import TokenizerError
+from turnout.files import is_file
 
 CONFIG, TEMPLATE, TEMPLATE_JSON = (
     "tokenizer_config.json",
@@ -30,6 +31,13 @@ _KINDS: tuple[tuple[tuple[str, ...], str | None], ...] = (
     (("vocab.txt",), "WordPiece"),
 )
 _OTHERS = ("special_tokens_map.json", "added_tokens.json", "generation_config.json")
+FILES = (
+    *(name for names, _ in _KINDS for name in names),
+    CONFIG,
+    TEMPLATE,
+    TEMPLATE_JSON,
+    *_OTHERS,
+)
 _MODEL_TYPE = re.compile(rb'"model"\s*:\s*\{\s*"type"\s*:\s*"(\w{1,40})"')
 
 
@@ -51,13 +59,11 @@ class TokenizerInfo:
 
 def read_tokenizer(folder: Path) -> TokenizerInfo:
     """Read the tokenizer files in `folder`. Raises `TokenizerError` for one that is no JSON."""
-    present = {name for names, _ in _KINDS for name in names if (folder / name).is_file()}
-    found = next((names for names, _ in _KINDS if present.issuperset(names)), None)
+    files = sorted(name for name in FILES if is_file(folder / name))
+    found = next((names for names, _ in _KINDS if set(files).issuperset(names)), None)
     config = _json(folder / CONFIG) or {}
     template, source = _template(folder, config)
-    names = [CONFIG, TEMPLATE, TEMPLATE_JSON, *_OTHERS]
-    files = sorted(present | {name for name in names if (folder / name).is_file()})
-    missing = [] if (folder / CONFIG).is_file() else [CONFIG]
+    missing = [] if is_file(folder / CONFIG) else [CONFIG]
     if found is None:
         missing.append("tokenizer.json")
     kind = dict(_KINDS).get(found) if found else None
@@ -87,7 +93,7 @@ def _template(folder: Path, config: dict[str, Any]) -> tuple[str | None, str | N
     if "chat_template" in config:
         text = _default_of(config["chat_template"])
         return (text, CONFIG) if text else (None, None)
-    if (folder / TEMPLATE).is_file():
+    if is_file(folder / TEMPLATE):
         path = folder / TEMPLATE
         try:
             return _read(path).decode("utf-8") or None, TEMPLATE
@@ -107,7 +113,7 @@ def _default_of(value: Any) -> str | None:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
         document = json.loads(_read(path))

@@ -32,7 +32,7 @@ from turnout.bundle import (
     Stage,
 )
 from turnout.errors import GraphError, NotABundleError, WriteError
-from turnout.files import atomic_folder, explain_os_error, link_or_copy
+from turnout.files import atomic_folder, explain_os_error, is_file, link_or_copy
 
 CONTEXT_PATH = "ep.context_file_path"
 SCHEMA_VERSION = 1
@@ -207,7 +207,7 @@ def _size(bundle: Bundle, name: str) -> int:
 
 def _existing(bundle: Bundle, files: Mapping[str, Path], stage: Stage) -> set[str]:
     for path in files.values():
-        if not path.is_file():
+        if not is_file(path):
             raise GraphError(
                 f"A file of the stage {stage.name!r} is missing.",
                 expected=path,
@@ -242,7 +242,7 @@ def _others(bundle: Bundle, known: set[str], *, large_too: bool) -> tuple[set[st
         for file in names:
             path = place / file
             name = _name(bundle, path)
-            if name in known or name == CONFIG_NAME or not path.is_file():
+            if name in known or name == CONFIG_NAME or not is_file(path):
                 continue
             named = name in bundle.config.text
             weighty = path.suffix in _WEIGHT_SUFFIXES or path.stat().st_size > SMALL
