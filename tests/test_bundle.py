@@ -79,6 +79,18 @@ def test_an_opened_bundle_tells_its_facts(tmp_path: Path) -> None:
     assert caught.value.facts["expected"] == "one of embeddings, context, iterator, lm_head"
 
 
+def test_bytes_on_disk_leave_out_what_was_compiled_and_count_no_file_twice(tmp_path: Path) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    before = Bundle.open(folder).total_bytes
+    (folder / "_compiled" / "routes").mkdir(parents=True)
+    (folder / "_compiled" / "routes" / "big").write_bytes(bytes(1000))
+    os.link(folder / DATA_FILE, folder / "again.data")
+    (folder / "dangling").symlink_to("nothing")
+    (folder / "deep" / "_compiled").mkdir(parents=True)
+    (folder / "deep" / "_compiled" / "kept").write_bytes(bytes(10))
+    assert Bundle.open(folder).total_bytes == before + 10
+
+
 @pytest.mark.parametrize(
     ("name", "found", "fix"),
     [

@@ -106,6 +106,34 @@ def template_text(folder: Path) -> str:
     return text
 
 
+def test_what_a_bundle_lacks_and_what_is_compiled_is_shown(turnout: Any, tmp_path: Path) -> None:
+    folder = build_pipeline(tmp_path / "bundle", providers={"lm_head": []})
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    node = onnx.helper.make_node(
+        "EPContext", ["normed"], ["logits"], domain="com.microsoft", embed_mode=0,
+        ep_cache_context="lm_head.bin", source="QNNExecutionProvider",
+    )  # fmt: skip
+    graph = onnx.helper.make_graph([node], "g", [], [])
+    (folder / "lm_head.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    (folder / "lm_head.bin").write_bytes(b"compiled")
+    config = read_config(folder)
+    decoder = config["model"]["decoder"]
+    decoder["session_options"]["provider_options"] = [{"qnn": {"soc_model": "60"}}]
+    del config["model"]["context_length"], config["model"]["type"]
+    write_config(folder, config)
+    shown = turnout("inspect", folder).stdout
+    assert "  tokenizer  incomplete: no tokenizer_config.json, no tokenizer.json\n" in shown
+    assert "  template   none\n" in shown
+    assert "  context    not stated\n" in shown
+    assert "  model      of no stated type\n" in shown
+    assert "  EP         qnn (soc_model=60), from the decoder's options\n" in shown
+    assert "  compiled   1 EPContext node of QNNExecutionProvider\n" in shown
+    assert "  weights    none\n" in shown
+    (folder / "lm_head.bin").unlink()
+    assert "found: lm_head.bin" in turnout("inspect", folder).stderr
+
+
 def test_quiet_leaves_inputs_and_outputs_out(turnout: Any, tmp_path: Path) -> None:
     done = turnout("inspect", build_flat(tmp_path / "bundle"), "-q")
     assert "weights" in done.stdout

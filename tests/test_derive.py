@@ -455,6 +455,54 @@ def test_stages_that_take_no_options_get_their_weights_beside_them(tmp_path: Pat
     assert "session_options" not in written.get(("model", "vision", "pipeline", 0, "patch_embed"))
 
 
+@pytest.mark.parametrize(
+    ("value", "loads"), [("../source/graphs", True), ("../source", False), ("absolute", False)]
+)
+def test_the_runtime_joins_the_folder_option_to_the_folder_it_loads(
+    tmp_path: Path, value: str, loads: bool
+) -> None:
+    """It leads to the graphs' own folder, relative; why derived bundles write what they write."""
+    source = build_pipeline(tmp_path / "source", subfolder="graphs")
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns(DATA_FILE))
+    config = read_config(copy)
+    options = config["model"]["decoder"]["session_options"]
+    options[INITIALIZER_FOLDER] = str(source / "graphs") if value == "absolute" else value
+    write_config(copy, config)
+    if loads:
+        assert generate(copy) == TOKENS
+        return
+    with pytest.raises(RuntimeError, match="External data path does not exist"):
+        generate(copy)
+
+
+def test_what_the_cpu_ep_makes_of_linked_weights(tmp_path: Path) -> None:
+    source = build_flat(tmp_path / "source")
+    hub = as_hub_cache(source, tmp_path / "hub")
+    assert generate(hub) == TOKENS  # graph and data resolve to one folder
+    (hub / "model.onnx").unlink()
+    shutil.copyfile(source / "model.onnx", hub / "model.onnx")
+    with pytest.raises(RuntimeError, match="escapes model directory"):
+        generate(hub)
+
+
+def test_data_files_that_a_section_names_itself_are_linked(tmp_path: Path) -> None:
+    """`shared_initializers` are read beside the config; no session option redirects them."""
+    folder = build_flat(tmp_path / "bundle")
+    config = read_config(folder)
+    config["model"]["decoder"]["shared_initializers"] = [
+        {"name": "lm_head", "data_file": DATA_FILE, "offset": "24832", "length": "16640"}
+    ]
+    write_config(folder, config)
+    bundle = Bundle.open(folder)
+    assert (derive(bundle, changed(bundle)) / DATA_FILE).samefile(folder / DATA_FILE)
+    config["model"]["decoder"]["shared_initializers"][0]["data_file"] = "../secret"
+    write_config(folder, config)
+    bundle = Bundle.open(folder)
+    with pytest.raises(BundleError, match="shared data file"):
+        derive(bundle, changed(bundle))
+
+
 def _derive_many(folder: str, start: Any, results: Any) -> None:
     start.wait()
     bundle = Bundle.open(folder)

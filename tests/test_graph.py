@@ -252,6 +252,27 @@ def test_four_gigabytes_of_inline_weights_are_read_in_milliseconds(tmp_path: Pat
     assert peak < 2_000_000
 
 
+def test_a_file_larger_than_the_window_reads_as_the_onnx_package_reads_it(tmp_path: Path) -> None:
+    chance = np.random.default_rng(1)
+    tensors = [
+        numpy_helper.from_array(chance.integers(0, 255, 60_000 + 3001 * i, np.uint8), f"tensor/{i}")
+        for i in range(70)
+    ]
+    nodes = [helper.make_node("Add", [f"tensor/{i}", "x" * 300 * i], [f"y{i}"]) for i in range(70)]
+    nodes.append(
+        helper.make_node("Constant", [], ["z"], value_string="s" * 40_000, name="n" * 20_000)
+    )
+    model = helper.make_model(helper.make_graph(nodes, "g", [], [], tensors))
+    for field_order in (model, onnx.ModelProto(ir_version=3, graph=model.graph)):
+        path = write(tmp_path / "m.onnx", field_order.SerializeToString())
+        assert path.stat().st_size > 8 << 20
+        graph = GraphFile.read(path)
+        assert [(i.name, i.nbytes) for i in graph.initializers] == [
+            (tensor.name, len(tensor.raw_data)) for tensor in tensors
+        ]
+        assert graph.ops == {("", "Add"): 70, ("", "Constant"): 1}
+
+
 @pytest.mark.parametrize(
     ("data", "found", "byte"),
     [

@@ -175,7 +175,8 @@ def _stage_lines(
         yield f"  weights    {_weights(size, weights)}"
     if graph.ep_contexts:
         sources = ", ".join(sorted({context.source or "no EP" for context in graph.ep_contexts}))
-        yield f"  compiled   {len(graph.ep_contexts)} EPContext nodes of {sources}"
+        nodes = "node" if len(graph.ep_contexts) == 1 else "nodes"
+        yield f"  compiled   {len(graph.ep_contexts)} EPContext {nodes} of {sources}"
     if not quiet:
         yield from _values("inputs", graph.inputs)
         yield from _values("outputs", graph.outputs)
