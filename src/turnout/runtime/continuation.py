@@ -2,12 +2,15 @@
 
 How onnxruntime-genai 0.18 behaves (measured, docs/runtime.md): the last token of a sequence
 has not been computed yet, and `append_tokens` after a text leaves it out for good, silently.
-Rewinding to before it, and appending it again with what is new, gives the same tokens as
-computing everything anew. A pipeline cannot rewind: it says so, and is then computed anew.
+So the generator is rewound first. It is rewound to the end of the last prompt: an answer's
+tokens were computed one at a time, which rounds otherwise than computing them together, and
+keeping them made later answers differ from those of a conversation that is computed anew.
+A pipeline cannot rewind: it says so, and is then computed anew.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +34,8 @@ class KeptGenerator:
         self._limits = limits
         self._can_rewind = can_rewind and not limits.fixed
         self._generator: Any = None
-        self._held: Sequence[int] = ()
+        self._computed: Sequence[int] = ()
+        self._prompt: Sequence[int] = ()
         self._search: dict[str, Any] = {}
         self._capacity = 0
         self._keep = False
@@ -42,10 +46,12 @@ class KeptGenerator:
         if generator is not None and self._fits(request):
             common = self._common(request.token_ids)
             if common and self._rewind(generator, common):
+                self._prompt = request.token_ids
                 return generator, common
         # The old buffers go before the new ones are made.
         del generator
         self._search = dict(request.search)
+        self._prompt = request.token_ids
         self._keep = self._can_rewind and not request.seeded
         self._capacity = self._room(request.length.max_length)
         return create_generator(self._model, self._capacity, request.search), 0
@@ -53,22 +59,18 @@ class KeptGenerator:
     def give_back(self, generator: Any, token_ids: Sequence[int]) -> None:
         """Keep the generator for the next turn."""
         if self._keep:
-            self._generator, self._held = generator, token_ids
+            # The runtime refuses to rewind to all that is computed where buffers grow with the
+            # sequence, and the last token is not computed.
+            self._generator = generator
+            self._computed = self._prompt[: len(token_ids) - 2]
 
     def _fits(self, request: Request) -> bool:
         return request.search == self._search and request.length.max_length <= self._capacity
 
     def _common(self, token_ids: Sequence[int]) -> int:
-        """How many first tokens to keep: those in common, and less than all of either.
-
-        One token must be left to append, and the last one held has not been computed; the
-        runtime refuses a length above what is computed where buffers grow with the sequence.
-        """
-        most = min(len(self._held) - 2, len(token_ids) - 1)
-        for index in range(max(most, 0)):
-            if self._held[index] != token_ids[index]:
-                return index
-        return max(most, 0)
+        """How many first tokens to keep: those in common, with one left to append."""
+        pairs = zip(self._computed, token_ids[:-1], strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def _rewind(self, generator: Any, length: int) -> bool:
         try:
