@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -651,3 +653,68 @@ def test_a_stages_own_tokens_are_whole_after_an_edit_of_its_template(bundles: Bu
             session.generate("the cat", max_new_tokens=4).token_ids
             == session.generate("the cat", raw=True, max_new_tokens=4).token_ids
         )
+
+
+# A real model
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """SmolLM2 as a flat bundle and as a pipeline: $TURNOUT_SMOLLM2, or where the demo leaves it."""
+    from turnout.building import build
+
+    name = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    named = os.environ.get("TURNOUT_SMOLLM2")
+    places = [Path(named)] if named else (Path(__file__).parents[1] / "demo").rglob(name)
+    source = next((place for place in places if place.is_file()), None)
+    if source is None:
+        pytest.skip(f"{name} is not here: run `make demo`, or set TURNOUT_SMOLLM2")
+    folder = tmp_path_factory.mktemp("smollm2")
+    return {
+        layout: build(source, folder / layout, layout=layout) for layout in ("flat", "pipeline")
+    }
+
+
+@pytest.mark.slow
+def test_a_real_model_is_asked_with_the_reference_tokens_of_its_chat_prompts(
+    smollm2: dict[str, Path],
+) -> None:
+    """G#1349: the template, applied once."""
+    path = Path(__file__).parent / "data" / "smollm2-135m-q4_1.json"
+    prompts = json.loads(path.read_text("utf-8"))["prompts"]
+    templated = 0
+    with Session(smollm2["flat"]) as session:
+        for row in prompts:
+            raw = session.encode(row["text"]) == row["token_ids"]
+            assert session.request(row["text"], raw=raw).token_ids == row["token_ids"]
+            templated += not raw
+    assert templated > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ep", ["cpu", pytest.param("openvino", marks=pytest.mark.openvino)])
+def test_a_real_conversation_is_the_same_continued_and_computed_anew(
+    smollm2: dict[str, Path], ep: str
+) -> None:
+    """With 8-bit activations, keys and values of an answer must not be reused: they round
+    otherwise when they are computed one at a time."""
+    lines = (
+        "Write one sentence about the sea.",
+        "Now one about mountains 🙂.",
+        "Translate that to French.",
+        "Thanks!",
+        "What is 3 plus 4?",
+        "Say hello to Bob.",
+    )
+
+    def texts(bundle: Bundle, *, continued: bool) -> list[str]:
+        with Session(bundle, route(bundle, ep=ep)) as session:
+            options = SearchOptions(max_new_tokens=30)
+            conversation = Conversation(session, options=options, continued=continued)
+            return [conversation.say(line).result().text for line in lines]
+
+    flat = Bundle.open(smollm2["flat"])
+    anew = texts(flat, continued=False)
+    assert texts(flat, continued=True) == anew
+    if ep == "cpu":
+        assert texts(Bundle.open(smollm2["pipeline"]), continued=True) == anew
