@@ -113,7 +113,15 @@ def build(
         spec = read_spec(gguf)
         context = options.context_of(spec)
         _check_window(form.window, context)
-        job = _Build(gguf, spec, plan_model(gguf, spec), form, options, context, progress)
+        job = _Build(
+            gguf,
+            spec,
+            plan_model(gguf, spec),
+            layout=form,
+            options=options,
+            context=context,
+            progress=progress,
+        )
         with atomic_folder(Path(output), overwrite=overwrite) as folder:
             job.write(folder)
             verify_written(folder)
@@ -139,6 +147,7 @@ class _Build:
         gguf: GgufFile,
         spec: ModelSpec,
         plan: ModelPlan,
+        *,
         layout: Layout,
         options: BuildOptions,
         context: int,
@@ -167,7 +176,7 @@ class _Build:
         weights = self._write_weights(folder)
         self._say("graphs")
         author = StageAuthor(self._spec, weights, self._options.accuracy_level)
-        write_graphs(self._layout, self._spec, author, self._context, folder, DATA_NAME)
+        write_graphs(self._layout, self._spec, author, self._context, folder=folder, data=DATA_NAME)
         pipeline = self._layout.pipeline(self._spec)
         text = config_text(self._spec, tokenizer, self._context, pipeline, self._layout.window)
         write_atomic(folder / CONFIG_NAME, text)
@@ -220,5 +229,5 @@ def verify_written(folder: Path) -> None:
                     f"{initializer.name} lies outside its data file.",
                     found=f"{external.offset} + {external.length}",
                     expected=f"at most {size}",
-                    where=folder / stage.filename,
+                    where=bundle.graph_path(stage),
                 )

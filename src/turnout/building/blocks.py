@@ -65,6 +65,7 @@ FLOAT_TYPES = ("F32", "F16", "BF16")
 SUPPORTED_TYPES = (*FLOAT_TYPES, *FORMATS)
 
 _K_BLOCK = 256  # values in a super-block of the K types (QK_K in ggml-common.h)
+_NIBBLE = np.uint8(4)
 _HALF_OF_4_BITS = 8
 _HALF_OF_5_BITS = 16
 _HALF_OF_8_BITS = 128
@@ -105,7 +106,7 @@ def pack(codes: Bytes, form: BlockFormat) -> Bytes:
     """
     count = codes.shape[0]
     if form.bits == 4:
-        codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
+        codes = codes[:, 0::2] | (codes[:, 1::2] << _NIBBLE)
     return np.ascontiguousarray(codes.reshape(count, -1, form.block * form.bits // 8))
 
 
@@ -172,14 +173,14 @@ def _q4_1(raw: Bytes) -> BlockRows:
 
 def _q5_0(raw: Bytes) -> BlockRows:
     blocks = _blocks(raw, 22)
-    codes = _nibbles(blocks[:, :, 6:]) | (_fifth_bits(blocks[:, :, 2:6]) << 4)
+    codes = _nibbles(blocks[:, :, 6:]) | (_fifth_bits(blocks[:, :, 2:6]) << _NIBBLE)
     return BlockRows(_centre_5_bits(codes), _half(blocks, 0), None)
 
 
 def _q5_1(raw: Bytes) -> BlockRows:
     blocks = _blocks(raw, 24)
     scales, minimums = _half(blocks, 0), _half(blocks, 2)
-    codes = _nibbles(blocks[:, :, 8:]) | (_fifth_bits(blocks[:, :, 4:8]) << 4)
+    codes = _nibbles(blocks[:, :, 8:]) | (_fifth_bits(blocks[:, :, 4:8]) << _NIBBLE)
     return BlockRows(_centre_5_bits(codes), scales, minimums + _HALF_OF_5_BITS * scales)
 
 
@@ -229,8 +230,8 @@ def _q4_k(raw: Bytes) -> BlockRows:
 def _q5_k(raw: Bytes) -> BlockRows:
     blocks = _blocks(raw, 176)
     shifts = np.arange(8, dtype=np.uint8)[:, None]
-    fifth = (blocks[:, :, 16:48][:, :, None, :] >> shifts) & 1
-    codes = _k_nibbles(blocks[:, :, 48:]) | (fifth << 4)
+    fifth = (blocks[:, :, 16:48][:, :, None, :] >> shifts) & np.uint8(1)
+    codes = _k_nibbles(blocks[:, :, 48:]) | (fifth << _NIBBLE)
     return _k_affine(blocks, _centre_5_bits(codes), _HALF_OF_5_BITS)
 
 
@@ -240,8 +241,8 @@ def _q6_k(raw: Bytes) -> BlockRows:
     low = blocks[:, :, :128].reshape(count, supers, 2, 1, 64)
     low = np.concatenate([low & 0x0F, low >> 4], axis=3).reshape(count, supers, 2, 4, 32)
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
-    high = (blocks[:, :, 128:192].reshape(count, supers, 2, 1, 32) >> shifts) & 3
-    codes = (low | (high << 4)) + np.uint8(_HALF_OF_8_BITS - 32)
+    high = (blocks[:, :, 128:192].reshape(count, supers, 2, 1, 32) >> shifts) & np.uint8(3)
+    codes = (low | (high << _NIBBLE)) + np.uint8(_HALF_OF_8_BITS - 32)
     sub_scales = np.ascontiguousarray(blocks[:, :, 192:208]).view(np.int8).astype(np.float32)
     scales = _half(blocks, 208)[..., None] * sub_scales
     return BlockRows(_flat(codes), scales.reshape(count, -1), None)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.building import stages
+from turnout.building import layers, stages
 from turnout.building.genai import PipelineStage
 from turnout.building.graph import GraphWriter
-from turnout.building.stages import DYNAMIC, Shapes, StageAuthor
+from turnout.building.layers import DYNAMIC, Shapes
+from turnout.building.stages import StageAuthor
 from turnout.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ class Layout:
         if self.kind == "flat":
             return None
         embeddings = PipelineStage("embeddings", [stages.INPUT_IDS], [stages.EMBEDDINGS])
-        head = PipelineStage(
-            "lm_head", [stages.HIDDEN_STATES], [stages.LOGITS], is_lm_head=True
-        )
+        head = PipelineStage("lm_head", [stages.HIDDEN_STATES], [stages.LOGITS], is_lm_head=True)
         inputs, outputs = self._transformer_io(spec)
         if not (self.two_sessions or self.window):
             return [embeddings, PipelineStage("transformer", inputs, outputs), head]
@@ -66,18 +65,23 @@ class Layout:
 
     def _transformer_io(self, spec: ModelSpec) -> tuple[list[str], list[str]]:
         lengths = (
-            [stages.ATTENTION_MASK]
+            [layers.ATTENTION_MASK]
             if self.window is None
-            else [stages.PAST_LENGTH, stages.TOTAL_LENGTH]
+            else [layers.PAST_LENGTH, layers.TOTAL_LENGTH]
         )
-        layers = range(spec.layers)
-        past = [name % layer for layer in layers for name in stages.PAST_NAMES]
-        present = [name % layer for layer in layers for name in stages.PRESENT_NAMES]
+        past = [name % n for n in range(spec.layers) for name in layers.PAST_NAMES]
+        present = [name % n for n in range(spec.layers) for name in layers.PRESENT_NAMES]
         return [stages.EMBEDDINGS, *lengths, *past], [stages.HIDDEN_STATES, *present]
 
 
 def write_graphs(
-    layout: Layout, spec: ModelSpec, author: StageAuthor, context: int, folder: Path, data: str
+    layout: Layout,
+    spec: ModelSpec,
+    author: StageAuthor,
+    context: int,
+    *,
+    folder: Path,
+    data: str,
 ) -> None:
     """Author every graph of the layout into `folder`, pointing into the data file `data`."""
     pipeline = layout.pipeline(spec)
@@ -104,9 +108,7 @@ def _author_of(
     return lambda graph: author.transformer(graph, Shapes.static(tokens, context))
 
 
-def _write(
-    folder: Path, name: str, data: str, author: Callable[[GraphWriter], None]
-) -> None:
+def _write(folder: Path, name: str, data: str, author: Callable[[GraphWriter], None]) -> None:
     graph = GraphWriter(name, data)
     author(graph)
     graph.save(folder / f"{name}.onnx")

@@ -104,7 +104,7 @@ def read_spec(gguf: GgufFile) -> ModelSpec:
         vocabulary=_vocabulary(gguf),
         context=reader.positive("context_length"),
         norm_epsilon=reader.epsilon(),
-        rope=_rope(gguf, architecture, head_size),
+        rope=_rope(gguf, architecture),
     )
     if spec.heads % spec.kv_heads:
         raise GgufError(
@@ -178,7 +178,7 @@ def _vocabulary(gguf: GgufFile) -> int:
     return embedding.shape[0]
 
 
-def _rope(gguf: GgufFile, architecture: str, head_size: int) -> RopeSpec:
+def _rope(gguf: GgufFile, architecture: str) -> RopeSpec:
     prefix = f"{architecture}.rope"
     kind = gguf.text(f"{prefix}.scaling.type", default="none")
     # `scale_linear` is what files had before `scaling.type` existed.

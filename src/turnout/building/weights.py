@@ -35,6 +35,11 @@ class StoredLinear:
     bias: StoredTensor | None
     widths: tuple[int, ...]
 
+    @property
+    def last_name(self) -> str:
+        """The last part of its name: `q_k_v` of `layers.3.attention.q_k_v`."""
+        return self.name.rpartition(".")[2]
+
 
 @dataclass(frozen=True)
 class StoredLayer:
