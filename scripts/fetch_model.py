@@ -36,15 +36,17 @@ def model_file(folder: Path, *, others: Sequence[Path] = ()) -> Path:
     A download goes to `folder`, whole and checked or not at all; a second process waits for the
     first. A file that the variable names is taken as it is. Raises `FetchError`.
     """
+    return cached(folder, *others) or _download_once(folder)
+
+
+def cached(*folders: Path) -> Path | None:
+    """The file that the variable names or else one of `folders` has; None if none has it."""
     named = os.environ.get(VARIABLE)
     if named:
         if not Path(named).is_file():
             raise FetchError(f"${VARIABLE} names {named}, which is no file.")
         return Path(named).absolute()
-    for place in (folder, *others):
-        if is_model(place / NAME):
-            return place / NAME
-    return _download_once(folder)
+    return next((place / NAME for place in folders if is_model(place / NAME)), None)
 
 
 def is_model(path: Path) -> bool:
