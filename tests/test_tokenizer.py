@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-import os
 import re
 import string as ascii_sets
 import sys
@@ -38,6 +37,7 @@ from gguf_fixtures import (
     write_gguf,
 )
 from og_fixtures import tokenizer_model
+from real_model import smollm2
 from turnout.building.gguf import GgufFile
 from turnout.building.tokenizer import TokenizerFacts, write_tokenizer
 from turnout.errors import GgufError, UnsupportedModelError
@@ -137,17 +137,6 @@ class TestLlamaCppsIds:
             assert tokenizer.encode(text).tolist() == prompt["token_ids"]
         # 21 of 256 bytes are no tokens of this file: control characters must not become -1.
         assert tokenizer.encode("\x04\x16").tolist() == [facts.unknown_id] * 2
-
-
-def smollm2() -> Path:
-    """The real file: $TURNOUT_SMOLLM2, or where the demo leaves it."""
-    name = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    named = os.environ.get("TURNOUT_SMOLLM2")
-    places = [Path(named)] if named else (Path(__file__).parents[1] / "demo").rglob(name)
-    for place in places:
-        if place.is_file():
-            return place
-    pytest.skip(f"{name} is not here: run the demo, or set TURNOUT_SMOLLM2")
 
 
 @cache
