@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.errors import GgufError, GraphError, UsageError
+from turnout.errors import GgufError, GraphError, OutputExistsError, UsageError
 from turnout.files import atomic_folder, write_atomic
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from turnout.building.weights import StoredModel
 
 ACCURACY_LEVELS = (0, 1, 4)
+CONFIG_NAME = "genai_config.json"
 DATA_NAME = "model.data"
 
 
@@ -122,10 +123,24 @@ def build(
             context=context,
             progress=progress,
         )
+        _check_replaceable(Path(output))
         with atomic_folder(Path(output), overwrite=overwrite) as folder:
             job.write(folder)
             verify_written(folder)
     return Path(output)
+
+
+def _check_replaceable(output: Path) -> None:
+    """`overwrite` replaces a bundle; a folder of something else would be lost by mistake."""
+    if not output.exists() or (output / CONFIG_NAME).is_file():
+        return
+    if not output.is_dir() or any(output.iterdir()):
+        raise OutputExistsError(
+            f"{output} exists and is no bundle, so it is not replaced.",
+            found="a folder without a genai_config.json" if output.is_dir() else "a file",
+            where=output,
+            fix="choose another output, or remove it yourself",
+        )
 
 
 def _check_window(window: int | None, context: int) -> None:
@@ -165,7 +180,7 @@ class _Build:
 
     def write(self, folder: Path) -> None:
         """Tokenizer first: it is quick, and refuses what it does not know."""
-        from turnout.building.genai import CONFIG_NAME, config_text
+        from turnout.building.genai import config_text
         from turnout.building.layouts import write_graphs
         from turnout.building.stages import StageAuthor
         from turnout.building.tokenizer import write_tokenizer
