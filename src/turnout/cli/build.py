@@ -33,6 +33,7 @@ def build(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The bundle's folder, which must not exist.")
     ],
+    *,
     layout: Annotated[
         str,
         typer.Option(

@@ -20,9 +20,7 @@ JsonOption = Annotated[
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more, on stderr.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only, on stderr.")]
-DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.")
-]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def stdout_console() -> Console:
