@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import real_model
 from session_fixtures import KINDS, Bundles, edit_json, reference, set_eos, set_provider
 from turnout.bundle import Bundle
 from turnout.errors import (
@@ -660,15 +660,10 @@ def test_a_stages_own_tokens_are_whole_after_an_edit_of_its_template(bundles: Bu
 
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """SmolLM2 as a flat bundle and as a pipeline: $TURNOUT_SMOLLM2, or where the demo leaves it."""
+    """SmolLM2 as a flat bundle and as a pipeline."""
     from turnout.building import build
 
-    name = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    named = os.environ.get("TURNOUT_SMOLLM2")
-    places = [Path(named)] if named else (Path(__file__).parents[1] / "demo").rglob(name)
-    source = next((place for place in places if place.is_file()), None)
-    if source is None:
-        pytest.skip(f"{name} is not here: run `make demo`, or set TURNOUT_SMOLLM2")
+    source = real_model.smollm2()
     folder = tmp_path_factory.mktemp("smollm2")
     return {
         layout: build(source, folder / layout, layout=layout) for layout in ("flat", "pipeline")
