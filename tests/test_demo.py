@@ -14,9 +14,11 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from real_model import ROOT, fetch_model, smollm2
+import turnout
+from real_model import ROOT, fetch_model, load_script, smollm2
 
 CELL = {
     "load": r"[0-9.]+ m?s",
@@ -97,6 +99,35 @@ def test_each_command_that_the_demo_shows_is_one_that_can_be_typed(demo: Demo) -
             check=False,
         )
         assert again.stdout == "The capital of France is Paris.\n"
+
+
+@pytest.mark.slow
+def test_the_demos_question_is_a_clear_choice_where_the_models_own_prompt_is_a_near_tie(
+    tmp_path: Path,
+) -> None:
+    """docs/building.md, "Why two routes may answer differently": rounding moves logits by 0.3."""
+    import onnxruntime_genai as og
+
+    script = load_script("demo")
+    bundle = turnout.build(smollm2(), tmp_path / "exact", accuracy_level=0)
+
+    def margins(system: str | None) -> list[float]:
+        """The best logit less the second, for each token of the greedy answer."""
+        with turnout.Session(bundle) as session:
+            ids = session.encode(session.apply_chat_template(script.QUESTION, system=system))
+            params = og.GeneratorParams(session.loaded.model)
+            params.set_search_options(max_length=len(ids) + 16)
+            generator = og.Generator(session.loaded.model, params)
+            generator.append_tokens(np.array(ids, np.int32))
+            found = []
+            while not generator.is_done():
+                second, best = np.sort(generator.get_logits().reshape(-1))[-2:]
+                found.append(float(best - second))
+                generator.generate_next_token()
+        return found
+
+    assert min(margins(script.SYSTEM)) > 0.9
+    assert margins(None)[0] < 0.2
 
 
 def test_a_model_variable_that_names_no_file_stops_the_demo(tmp_path: Path) -> None:
