@@ -323,3 +323,26 @@ def test_the_python_api_raises_the_same_errors(tmp_path):
     source = rewrite(tmp_path / "model.gguf", set_field("general.architecture", "mamba"))
     with pytest.raises(UnsupportedModelError):
         package.build(source, tmp_path / "other")
+
+
+def test_the_price_of_a_long_static_cache_is_said(tmp_path, turnout):
+    """Two layers of keys and values, float32, 2 heads of 16, 256 tokens: 131 kB, no word of it."""
+    small = turnout("build", SOURCE, "-o", tmp_path / "small", "--static-prefill", "16")
+    assert "caches" not in small.err
+    # 2 layers * 2 * 4 bytes * 2 heads * 16 values * 1,048,576 tokens are 537 MB.
+    source = rewrite(tmp_path / "long.gguf", set_field("llama.context_length", 1048576))
+    long = turnout("build", source, "-o", tmp_path / "long", "--static-prefill", "16")
+    assert "537 MB" in long.err and "--context-length" in long.err
+
+
+def test_the_hint_can_be_typed_as_it_is(tmp_path, turnout):
+    result = turnout("build", SOURCE, "-o", tmp_path / "my model")
+    assert f"generate '{tmp_path / 'my model'}'" in result.err
+
+
+def test_a_folder_as_source_is_wrong_usage_and_a_bundle_is_called_one(tmp_path, turnout):
+    assert turnout("build", SOURCE, "-o", tmp_path / "bundle").code == 0
+    again = turnout("build", tmp_path / "bundle", "-o", tmp_path / "other")
+    assert again.code == 2 and "is a bundle" in again.err
+    folder = turnout("build", tmp_path, "-o", tmp_path / "other")
+    assert folder.code == 2 and "is a directory" in folder.err

@@ -276,14 +276,14 @@ class TestOtherFiles:
             GgufFile.open(tmp_path / "nul\0.gguf")
 
     def test_a_directory_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(GgufError) as caught:
+        with pytest.raises(UsageError) as caught:
             GgufFile.open(tmp_path)
         assert caught.value.facts["found"] == "a directory"
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_named_pipe_is_refused_without_waiting_for_a_writer(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.gguf")
-        with pytest.raises(GgufError, match="not a GGUF file"):
+        with pytest.raises(UsageError, match="not a GGUF file"):
             GgufFile.open(tmp_path / "pipe.gguf")
 
     @pytest.mark.parametrize(

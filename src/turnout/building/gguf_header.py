@@ -71,6 +71,12 @@ def read_header(source: Source) -> Header:
     return Header(version, alignment, metadata, tensors)
 
 
+def _found(guess: str | None, head: bytes) -> str:
+    if not head:
+        return "an empty file"
+    return f"{guess}, starting with {head[:8]!r}" if guess else f"starts with {head[:8]!r}"
+
+
 def _version(cursor: Cursor) -> int:
     source = cursor.source
     head = source.read(0, min(64, source.size))
@@ -78,7 +84,7 @@ def _version(cursor: Cursor) -> int:
         guess = looks_like(head)
         raise GgufError(
             f"{source.path.name} is not a GGUF file.",
-            found=f"{guess}, starting with {head[:8]!r}" if guess else f"starts with {head[:8]!r}",
+            found=_found(guess, head),
             expected=f"a file that starts with {MAGIC!r}",
             where=source.path,
             fix="name a .gguf file" if head else "download the file again",

@@ -26,14 +26,14 @@ class Source:
     def __init__(self, path: Path) -> None:
         """Open `path`.
 
-        Raises `UsageError` if there is no such file, `GgufError` if it is no readable file.
+        Raises `UsageError` if there is no such file, or a folder or device is there, and
+        `GgufError` if it cannot be read.
         """
         self.path = path
         self._lock = threading.Lock()
         try:
             # Asked first, since opening a named pipe would wait for a writer.
-            self._require_regular(path.stat())
-            self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise UsageError(
                 f"There is no file {path}.",
@@ -42,16 +42,21 @@ class Source:
                 fix="check the path",
             ) from error
         except OSError as error:
-            raise GgufError(
-                f"Cannot read {path}: {error.strerror or error}.", where=path
-            ) from error
+            raise _unreadable(path, error) from error
+        self._require_regular(status)
+        try:
+            self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except OSError as error:
+            raise _unreadable(path, error) from error
         self.size = os.fstat(self._handle).st_size
 
     def _require_regular(self, status: os.stat_result) -> None:
         if stat.S_ISREG(status.st_mode):
             return
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a device, pipe or socket"
-        raise GgufError(
+        kind = "a device, pipe or socket"
+        if stat.S_ISDIR(status.st_mode):
+            kind = "a bundle" if (self.path / "genai_config.json").is_file() else "a directory"
+        raise UsageError(
             f"{self.path} is {kind}, not a GGUF file.",
             found=kind,
             expected="a .gguf file",
@@ -107,6 +112,10 @@ class Source:
     def place(self, offset: int, what: str = "") -> str:
         """Where something is, in words, for an error."""
         return f"{self.path}, byte {offset}" + (f", {what}" if what else "")
+
+
+def _unreadable(path: Path, error: OSError) -> GgufError:
+    return GgufError(f"Cannot read {path}: {error.strerror or error}.", where=path)
 
 
 class Cursor:

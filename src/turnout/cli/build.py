@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +18,17 @@ from turnout.cli.output import (
     QuietOption,
     VerboseOption,
     print_json,
+    program,
     stderr_console,
 )
 
 if TYPE_CHECKING:
     from turnout.building import BuildProgress
+    from turnout.bundle import Bundle
 
 SCHEMA_VERSION = 1
+# Bytes of caches that are worth a word.
+HEAVY_CACHES = 100_000_000
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
@@ -37,6 +43,7 @@ def build(
     layout: Annotated[
         str,
         typer.Option(
+            metavar="pipeline|flat",
             help="pipeline: stages embeddings, transformer, lm_head. flat: one graph.",
         ),
     ] = "pipeline",
@@ -128,11 +135,36 @@ def _report(path: Path, seconds: float, *, as_json: bool, verbose: bool, quiet: 
     print(f"{printable(str(path))}: {', '.join(stages)}; {size:.1f} MB in {seconds:.1f} s")
     if not quiet:
         console = stderr_console()
-        console.print(f'Ask it: turnout generate {path} "..."', markup=False, soft_wrap=True)
+        for line in _hints(bundle, path):
+            console.print(line, markup=False, soft_wrap=True)
         if verbose:
             for file in sorted(path.iterdir()):
                 line = f"  {file.name}  {file.stat().st_size:,} bytes"
                 console.print(line, markup=False, soft_wrap=True)
+
+
+def _hints(bundle: Bundle, path: Path) -> Iterator[str]:
+    """What to type next; and the price of a static cache, which many would not expect."""
+    caches = _static_caches(bundle)
+    if caches > HEAVY_CACHES:
+        yield (
+            f"Its key-value caches of {bundle.context_length} tokens take {caches / 1e6:.0f} MB "
+            "from the first token on; --context-length makes them smaller."
+        )
+    yield f'Ask it: {program()} generate {shlex.quote(str(path))} "..."'
+
+
+def _static_caches(bundle: Bundle) -> int:
+    """Bytes of the key-value caches of fixed length; 0 for a bundle whose caches grow."""
+    return max(
+        sum(
+            4 * math.prod(size for size in value.shape or () if isinstance(size, int))
+            for value in bundle.graph(stage).inputs
+            if value.name.startswith("past_key_values")
+            and all(isinstance(size, int) for size in value.shape or ("",))
+        )
+        for stage in bundle.stages
+    )
 
 
 @contextlib.contextmanager

@@ -218,9 +218,16 @@ def _weights(size: StageWeights, weights: Weights) -> str:
     for item in weights.sharing:
         if size.stage in item.stages:
             others = ", ".join(name for name in item.stages if name != size.stage)
-            amount = "all" if item.nbytes == size.total else f"{folding.size(item.nbytes)} of them"
-            text += f", {amount} shared with {others}"
+            text += f", {_amount(item.nbytes, size.total)} shared with {others}"
     return text
+
+
+def _amount(part: int, total: int) -> str:
+    if part == total:
+        return "all"
+    if folding.size(part) == folding.size(total):
+        return f"all but {folding.size(total - part)}"
+    return f"{folding.size(part)} of them"
 
 
 def _operator(key: tuple[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -79,15 +80,50 @@ def root(
 
 def main() -> None:
     """Run the command line; the only place that turns an error into an exit code."""
-    from turnout.cli.output import report_error, wants_traceback
-    from turnout.errors import TurnoutError, UsageError
+    from turnout.cli.output import wants_traceback
 
     try:
-        app()
-    except TurnoutError as error:
-        if wants_traceback(sys.argv):
-            raise
-        report_error(error)
-        sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(EXIT_FAILED)
+    except Exception as error:
+        if isinstance(error, OSError):
+            # What could not be written would be tried again, and fail again, at exit.
+            _discard_output()
+        if wants_traceback(sys.argv):
+            raise
+        sys.exit(_explained(error))
+
+
+def _explained(error: Exception) -> int:
+    """Say what went wrong, for a person; the exit code."""
+    from turnout.cli.output import report_error
+    from turnout.errors import TurnoutError, UsageError
+
+    if isinstance(error, TurnoutError):
+        report_error(error)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        report_error(TurnoutError(f"{error.strerror or error}{where}."))
+        return EXIT_FAILED
+    report_error(
+        TurnoutError(
+            "Turnout met something that it does not handle; this is a defect of Turnout.",
+            found=f"{type(error).__name__}: {error}",
+            fix="run the same command with --debug, and report what it prints",
+        )
+    )
+    return EXIT_FAILED
+
+
+def _discard_output() -> None:
+    """Let the flush at exit succeed: stdout's reader is gone, or its disk is full."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())

@@ -19,7 +19,9 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more, on stderr.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Errors only, on stderr.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Results and errors, and nothing else.")
+]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -50,6 +52,20 @@ def wants_traceback(arguments: Sequence[str]) -> bool:
         if argument == "--debug":
             return True
     return False
+
+
+def program() -> str:
+    """How a person calls Turnout here: by name where the shell finds it, else as a module."""
+    import shutil
+    from pathlib import Path
+
+    if shutil.which("turnout") is not None:
+        return "turnout"
+    beside = Path(sys.executable).with_name("turnout.exe" if sys.platform == "win32" else "turnout")
+    if not beside.is_file():
+        return f"{sys.executable} -m turnout"
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
 
 
 def report_error(error: TurnoutError) -> None:

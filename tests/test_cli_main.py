@@ -1,0 +1,93 @@
+"""What every command has in common: help, exit codes, and no traceback without --debug."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnout.cli import main as cli
+
+pytest_plugins = ("session_plugin",)
+
+FULL = Path("/dev/full")
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "turnout", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def test_help_lists_every_command_and_imports_none_of_them():
+    code = (
+        "import sys; sys.argv = ['turnout', '--help']\n"
+        "from turnout.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'onnxruntime', 'onnxruntime_genai', 'onnx_ir', 'tokenizers'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    *lines, imported = result.stdout.strip().splitlines()
+    assert imported == "[]"
+    for command in cli.COMMANDS:
+        assert any(line.split()[:1] == [command] for line in lines), command
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_every_command_has_the_common_options(command, turnout):
+    shown = turnout(command, "--help").out
+    for option in ("--json", "--verbose", "--quiet", "--debug", "--help"):
+        assert option in shown
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_help_of_a_route_names_the_config_value(command, turnout):
+    """A17: whoever reads --help learns that the default is what the bundle says."""
+    assert "config" in turnout(command, "--help").out
+
+
+def test_no_command_shows_the_help_and_an_unknown_one_is_wrong_usage(turnout):
+    assert turnout("nonsense").code == 2
+    assert turnout("devices", "--nonsense").code == 2
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["devices", "--json"]])
+def test_a_full_output_is_an_error_and_no_traceback(arguments):
+    with FULL.open("w") as full:
+        command = [sys.executable, "-m", "turnout", *arguments]
+        result = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == 1
+    assert result.stderr == "error: No space left on device.\n"
+
+
+def test_a_reader_that_goes_away_ends_the_command_in_silence():
+    command = [sys.executable, "-m", "turnout", "devices", "--json"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    assert child.wait() == 1
+
+
+def test_a_defect_is_called_one_and_shows_its_traceback_only_with_debug(monkeypatch, capsys):
+    def broken() -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(sys, "argv", ["turnout", "devices"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: division by zero" in said and "--debug" in said
+    monkeypatch.setattr(sys, "argv", ["turnout", "devices", "--debug"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
