@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
-import time
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -226,7 +226,28 @@ def test_external_ranges_are_read_or_refused(
         GraphFile.read(path)
 
 
-def test_four_gigabytes_of_inline_weights_are_read_in_milliseconds(tmp_path: Path) -> None:
+class CountedFile(io.FileIO):
+    """A file that tells the sizes of its reads, as many of them as the system was asked for."""
+
+    sizes: list[int]
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        self.sizes.append(len(data))
+        return data
+
+
+@pytest.fixture
+def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all reads of files that are opened from now on without a buffer."""
+    CountedFile.sizes = sizes = []
+    monkeypatch.setattr(os, "fdopen", lambda handle, *_, **__: CountedFile(handle, "rb"))
+    return sizes
+
+
+def test_of_four_gigabytes_of_inline_weights_a_few_kilobytes_are_read(
+    tmp_path: Path, read_sizes: list[int]
+) -> None:
     gigabyte, tensors = 1 << 30, 4
     heads = []
     for index in range(tensors):
@@ -242,14 +263,14 @@ def test_four_gigabytes_of_inline_weights_are_read_in_milliseconds(tmp_path: Pat
             file.seek(gigabyte, os.SEEK_CUR)
         file.truncate(file.tell())
     tracemalloc.start()
-    start = time.perf_counter()
     graph = GraphFile.read(path)
-    taken = time.perf_counter() - start
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [item.nbytes for item in graph.initializers] == [gigabyte] * tensors
-    assert taken < 0.1
-    assert peak < 2_000_000
+    # The first bytes, which tell the format, and a window of 16 KiB for each tensor and the end.
+    assert 0 < len(read_sizes) <= tensors + 3
+    assert sum(read_sizes) <= 64 + (tensors + 2) * 16384
+    assert peak < 200_000
 
 
 def test_a_file_larger_than_the_window_reads_as_the_onnx_package_reads_it(tmp_path: Path) -> None:
@@ -358,27 +379,31 @@ def test_the_number_of_fields_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_truncated_graph_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     path = build_flat(tmp_path / "bundle") / "model.onnx"
-    whole, graph = path.read_bytes(), GraphFile.read(path)
-    for length in range(1, len(whole)):
-        path.write_bytes(whole[:length])
+    whole, graph = path.stat().st_size, GraphFile.read(path)
+    for length in reversed(range(1, whole)):
+        os.truncate(path, length)
         try:
             found = GraphFile.read(path)
         except GraphError:
             continue
         # Only the list of opsets, which ends the file, was cut between two entries.
-        assert len(whole) - length < 30
+        assert whole - length < 30
         assert (found.inputs, found.ops) == (graph.inputs, graph.ops)
         assert found.initializers == graph.initializers
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_mutated_headers_only_ever_raise_graph_errors(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("inline", [False, True], ids=["external", "inline"])
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [(0, 2000), pytest.param(1, 60_000, marks=pytest.mark.slow)],
+)
+def test_mutated_headers_only_ever_raise_graph_errors(
+    tmp_path: Path, seed: int, count: int, inline: bool
+) -> None:
     chance = random.Random(seed)
-    source = build_flat(tmp_path / "bundle", inline=seed % 2 == 1) / "model.onnx"
+    source = build_flat(tmp_path / "bundle", inline=inline) / "model.onnx"
     whole = source.read_bytes()[:3000]
-    path = tmp_path / "m.onnx"
-    until = time.monotonic() + 3
-    for _ in range(2500):
+    for index in range(count):
         data = bytearray(whole)
         for _ in range(chance.randint(1, 6)):
             at = chance.randrange(len(data))
@@ -391,8 +416,9 @@ def test_mutated_headers_only_ever_raise_graph_errors(tmp_path: Path, seed: int)
                     data[at : at + 1] = varint(chance.getrandbits(chance.choice([7, 31, 63])))
                 case 3:
                     del data[at : at + chance.randint(1, 9)]
+        # A new file each time: some file systems wait for the disk when one is written over.
+        path = tmp_path / f"{index}.onnx"
         path.write_bytes(data)
         with contextlib.suppress(GraphError):
             GraphFile.read(path)
-        if time.monotonic() > until:
-            break
+        path.unlink()
