@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -365,20 +364,34 @@ def test_a_link_out_of_a_hub_cache_is_refused(tmp_path: Path) -> None:
         bundle.graph(bundle.stages[0])
 
 
-def test_opening_takes_milliseconds_and_imports_no_runtime(tmp_path: Path) -> None:
+LOOKED_AT = """
+import json, os, sys
+from turnout.bundle import Bundle, weigh
+folder, opened = sys.argv[1], []
+def hook(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(folder):
+        opened.append(os.path.basename(arguments[0]))
+sys.addaudithook(hook)
+bundle = Bundle.open(folder)
+first = opened[:]
+weigh(bundle)
+heavy = {"numpy", "onnx", "onnx_ir", "onnxruntime", "onnxruntime_genai", "tokenizers"}
+print(json.dumps([first, opened[len(first):], sorted(heavy & set(sys.modules))]))
+"""
+
+
+def test_opening_reads_the_config_alone_and_weighing_the_graphs_and_no_runtime_is_imported(
+    tmp_path: Path,
+) -> None:
+    """So both cost milliseconds, for a bundle of any size."""
     folder = build_pipeline(tmp_path / "bundle")
-    start = time.perf_counter()
-    Bundle.open(folder)
-    assert time.perf_counter() - start < 0.05
-    script = (
-        "import sys; from turnout.bundle import Bundle, weigh; weigh(Bundle.open(sys.argv[1]));"
-        "heavy = {'numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'onnxruntime_genai', 'tokenizers'};"
-        "sys.exit(', '.join(heavy & set(sys.modules)) or None)"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)], check=False, capture_output=True, text=True
+        [sys.executable, "-c", LOOKED_AT, str(folder)], check=True, capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    opening, weighing, imported = json.loads(done.stdout)
+    assert opening == ["genai_config.json"]
+    assert sorted(weighing) == sorted(path.name for path in folder.glob("*.onnx"))
+    assert imported == []
 
 
 @pytest.mark.parametrize("name", ["genai_config.json", "tokenizer.json", "chat_template.jinja"])
@@ -405,8 +418,12 @@ def test_links_in_a_circle_and_endless_names_are_refused(tmp_path: Path) -> None
             bundle.graph(bundle.stages[0])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_mutated_configs_only_ever_raise_bundle_errors(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "count"), [(0, 600), pytest.param(1, 20_000, marks=pytest.mark.slow)]
+)
+def test_mutated_configs_only_ever_raise_bundle_errors(
+    tmp_path: Path, seed: int, count: int
+) -> None:
     chance = random.Random(seed)
     folder = build_pipeline(tmp_path / "bundle", two_sessions=True, subfolder="g")
     path = folder / "genai_config.json"
@@ -424,8 +441,7 @@ def test_mutated_configs_only_ever_raise_bundle_errors(tmp_path: Path, seed: int
         b"\xff",
         b",",
     ]
-    until = time.monotonic() + 3
-    for _ in range(1200):
+    for _ in range(count):
         data = bytearray(whole)
         for _ in range(chance.randint(1, 4)):
             at = chance.randrange(len(data))
@@ -437,10 +453,10 @@ def test_mutated_configs_only_ever_raise_bundle_errors(tmp_path: Path, seed: int
                 case 2:
                     start = chance.randrange(len(data))
                     data[at:at] = data[start : start + chance.randint(1, 200)]
+        # A new file each time: some file systems wait for the disk when one is written over.
+        path.unlink()
         path.write_bytes(data)
         with contextlib.suppress(BundleError, NotABundleError):
             bundle = Bundle.open(folder)
             assert bundle.tokenizer
             assert bundle.missing or weigh(bundle)
-        if time.monotonic() > until:
-            break
