@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,25 +44,22 @@ def run_demo(folder: Path, cwd: Path, **environment: str) -> subprocess.Complete
 class Demo:
     folder: Path
     output: str
-    seconds: float
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The whole demo on the real model, from a folder that is not its own."""
     folder, elsewhere = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("elsewhere")
-    started = time.monotonic()
     done = run_demo(folder, elsewhere, TURNOUT_SMOLLM2=str(smollm2()))
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(elsewhere.iterdir())
-    return Demo(folder, done.stdout, time.monotonic() - started)
+    return Demo(folder, done.stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.openvino
 def test_the_demo_asks_four_routes_and_tells_what_each_took(demo: Demo) -> None:
     """A12: what was asked for and what took effect. A16 in part: a real bundle, several ways."""
-    assert demo.seconds < 180
     assert demo.output.count("The capital of France is Paris.") == 4
     rows = [line.split("│")[1:-1] for line in demo.output.splitlines() if line.startswith("│")]
     titles, *routes = [[cell.strip() for cell in row] for row in rows]
@@ -82,6 +78,7 @@ def test_the_demo_asks_four_routes_and_tells_what_each_took(demo: Demo) -> None:
         "smollm2",
         "smollm2-two",
     ]
+    assert re.search(r"^All of it took [0-9]+ s\.$", demo.output, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -90,6 +87,8 @@ def test_each_command_that_the_demo_shows_is_one_that_can_be_typed(demo: Demo) -
     shown = [line[2:] for line in demo.output.splitlines() if line.startswith("$ ")]
     words = [command.split()[1] for command in shown]
     assert words == ["build"] * 2 + ["inspect", "devices"] + ["generate"] * 4
+    # Its length is bounded by its work: one short answer a route.
+    assert all("--max-new-tokens 64" in command for command in shown[4:])
     if os.name == "posix":
         again = subprocess.run(
             ["sh", "-c", shown[4]],
