@@ -458,9 +458,10 @@ from pathlib import Path
 import numpy as np, onnx, onnxruntime as ort
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 from turnout.bundle import Bundle
-from turnout.machine import plugins
+from turnout.machine import Inventory, plugins
 from turnout.routing import route
 K, N = 512, 256
+INVENTORY = Inventory.discover()
 
 def write_product(folder, bits, size):
     rng = np.random.default_rng(0)
@@ -482,7 +483,8 @@ def write_product(folder, bits, size):
     return x, x.astype(float) @ weights.reshape(N, K).T
 
 def error(folder, ep, exact, x, expected):
-    made = route(Bundle.open(folder), ep=ep, device="cpu", reproducible=exact)
+    bundle = Bundle.open(folder)
+    made = route(bundle, ep=ep, device="cpu", reproducible=exact, inventory=INVENTORY)
     plugins.register(made.eps)
     (stage,) = made.stages
     options = ort.SessionOptions()
