@@ -41,7 +41,9 @@ class Staged:
         )
         # The head keeps the last position of each row: every position as a row of its own.
         rows = states.reshape(-1, 1, states.shape[-1])
-        return self._run("lm_head", {"hidden_states": rows}, "logits")[:, 0]
+        mask = np.ones((len(rows), 1), np.int64)
+        feeds = {"hidden_states": rows, "attention_mask": mask}
+        return self._run("lm_head", feeds, "logits")[:, 0]
 
     def _flat(self, token_ids: list[int]) -> np.ndarray:
         ids = np.array([token_ids], np.int64)

@@ -96,6 +96,35 @@ def test_a_static_prefill_has_the_references_top_token_at_every_position(built, 
         assert int(run.get_logits()[0, -1].argmax()) == expected
 
 
+@pytest.mark.parametrize("layout", ["pipeline", "flat", "two sessions"])
+@pytest.mark.parametrize("file", MODELS)
+def test_prompts_of_unequal_length_answer_in_a_batch_as_they_do_alone(built, file, layout):
+    """The runtime pads the shorter one on the right: its last token is not its last position."""
+    model = og.Model(og.Config(str(built(file, layout))))
+    cases = MODELS[file]["reference"][1:3]
+    pad = json.loads((built(file, layout) / "genai_config.json").read_text("utf-8"))["model"][
+        "pad_token_id"
+    ]
+    longest = max(len(case["token_ids"]) for case in cases)
+    batch = [[*case["token_ids"], *[pad] * longest][:longest] for case in cases]
+    params = og.GeneratorParams(model)
+    params.set_search_options(max_length=longest + 8, do_sample=False, batch_size=2)
+    run = og.Generator(model, params)
+    run.append_tokens(np.array(batch, np.int32))
+    for row, case in enumerate(cases):
+        logits, expected = run.get_logits()[row, -1], np.array(case["last_logits"])
+        assert np.linalg.norm(logits - expected) < 0.001 * np.linalg.norm(expected)
+    answers = []
+    for _ in range(8):
+        if run.is_done():
+            break
+        run.generate_next_token()
+        answers.append(run.get_next_tokens().tolist())
+    for row, case in enumerate(cases):
+        answer = [tokens[row] for tokens in answers]
+        assert answer == case["greedy_8"][: len(answer)]
+
+
 @pytest.mark.parametrize("file", MODELS)
 def test_the_bundles_own_tokenizer_gives_the_references_ids(built, file):
     bundle = built(file, "pipeline")

@@ -31,7 +31,10 @@ class GraphWriter:
         self._names: dict[str, int] = {}
 
     def input(self, name: str, dtype: str, dims: Dims) -> ir.Value:
-        """Declare a graph input."""
+        """Declare a graph input; one that is declared already is given again."""
+        for declared in self._graph.inputs:
+            if declared.name == name:
+                return declared
         value = ir.Value(name=name, type=_type(dtype), shape=ir.Shape(dims))
         self._graph.inputs.append(value)
         return value

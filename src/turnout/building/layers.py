@@ -53,9 +53,14 @@ DYNAMIC = Shapes()
 Lengths = tuple["ir.Value", "ir.Value"]
 
 
+def attention_mask(graph: GraphWriter, shapes: Shapes) -> ir.Value:
+    """The input that says which tokens are none: int64 [batch, total], 1 for a token, else 0."""
+    return graph.input(ATTENTION_MASK, "int64", [shapes.batch, shapes.total])
+
+
 def _masked_lengths(graph: GraphWriter, shapes: Shapes) -> Lengths:
     """`seqlens_k` int32 [batch] and the total length, int32 scalar, from the attention mask."""
-    mask = graph.input(ATTENTION_MASK, "int64", [shapes.batch, shapes.total])
+    mask = attention_mask(graph, shapes)
     scope = "lengths"
     axis, one = graph.constant("lengths.axis", [1]), graph.constant("lengths.one", [1])
     counted = graph.op("ReduceSum", mask, axis, scope=scope, keepdims=0)

@@ -52,7 +52,9 @@ class Layout:
         if self.kind == "flat":
             return None
         embeddings = PipelineStage("embeddings", [stages.INPUT_IDS], [stages.EMBEDDINGS])
-        head = PipelineStage("lm_head", [stages.HIDDEN_STATES], [stages.LOGITS], is_lm_head=True)
+        mask = [] if self.window else [layers.ATTENTION_MASK]
+        taken = [stages.HIDDEN_STATES, *mask]
+        head = PipelineStage("lm_head", taken, [stages.LOGITS], is_lm_head=True)
         inputs, outputs = self._transformer_io(spec)
         if not (self.two_sessions or self.window):
             return [embeddings, PipelineStage("transformer", inputs, outputs), head]

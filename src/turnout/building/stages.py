@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from turnout.building.graph import MICROSOFT, GraphWriter
-from turnout.building.layers import DYNAMIC, Layers, Shapes
+from turnout.building.layers import DYNAMIC, Layers, Shapes, attention_mask
 from turnout.building.matrices import BlockMatrix, FloatMatrix
 from turnout.building.products import Products
 
@@ -47,7 +47,9 @@ class StageAuthor:
         graph.output(states, HIDDEN_STATES, "float32", self._hidden_shape(shapes))
 
     def head(self, graph: GraphWriter, shapes: Shapes) -> None:
-        """`hidden_states` -> `logits`: of the last position, or of all where shapes are fixed."""
+        """`hidden_states` (and the mask) -> `logits`: of each row's last token, [batch, 1,
+        vocabulary], or of all positions where shapes are fixed.
+        """
         states = graph.input(HIDDEN_STATES, "float32", self._hidden_shape(shapes))
         self._logits(graph, states, shapes)
 
@@ -111,11 +113,27 @@ class StageAuthor:
             # this a long prompt pays for a product with the whole vocabulary at every position.
             # A padded window (fixed shapes) needs them all: its last position may be padding.
             positions = 1
-            last = graph.constant("lm_head.last", [-1])
-            end = graph.constant("lm_head.end", [2**31 - 1])
-            axis = graph.constant("lm_head.axis", [1])
-            states = graph.op("Slice", states, last, end, axis, scope="lm_head")
+            states = _last_token(graph, states, attention_mask(graph, shapes))
         logits = Products(graph, self._accuracy_level).linear(
             states, self._weights.head, scope="lm_head"
         )
         graph.output(logits, LOGITS, "float32", [shapes.batch, positions, self._spec.vocabulary])
+
+
+def _last_token(graph: GraphWriter, states: ir.Value, mask: ir.Value) -> ir.Value:
+    """The last position of each row that is a token: [batch, 1, hidden] of [batch, sequence, hidden].
+
+    The runtime pads the shorter prompts of a batch on the right, so it is not the last of all: it
+    is (tokens of the row) - 1 - past, where past = total - sequence. A later token of a padded
+    row stands at position 0, its only one, which that formula puts before it.
+    """
+    scope = "lm_head/last"
+    axis, zero = graph.constant("last.axis", [1]), graph.constant("last.zero", [0])
+    one = graph.constant("last.one", [1])
+    tokens = graph.op("ReduceSum", mask, axis, scope=scope, keepdims=1)
+    total = graph.op("Shape", mask, scope=scope, start=1, end=2)
+    sequence = graph.op("Shape", states, scope=scope, start=1, end=2)
+    behind = graph.op("Add", graph.op("Sub", total, sequence, scope=scope), one, scope=scope)
+    place = graph.op("Max", graph.op("Sub", tokens, behind, scope=scope), zero, scope=scope)
+    rows = graph.op("GatherND", states, place, scope=scope, batch_dims=1)
+    return graph.op("Unsqueeze", rows, axis, scope=scope)
