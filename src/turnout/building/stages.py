@@ -121,7 +121,7 @@ class StageAuthor:
 
 
 def _last_token(graph: GraphWriter, states: ir.Value, mask: ir.Value) -> ir.Value:
-    """The last position of each row that is a token: [batch, 1, hidden] of [batch, sequence, hidden].
+    """Of `states`, [batch, sequence, hidden], the last token of each row: [batch, 1, hidden].
 
     The runtime pads the shorter prompts of a batch on the right, so it is not the last of all: it
     is (tokens of the row) - 1 - past, where past = total - sequence. A later token of a padded
