@@ -653,7 +653,7 @@ def test_a_mutated_file_is_read_or_refused_and_nothing_else(
 
 
 @pytest.mark.slow
-@fuzzed(5000, derandomize=False)
+@fuzzed(4000, derandomize=False)
 @given(seed=st.sampled_from(SEEDS), edits=EDITS)
 def test_other_mutated_files_each_time_are_read_or_refused_and_nothing_else(
     tmp_path: Path, seed: bytes, edits: list[tuple[str, float, int]]
