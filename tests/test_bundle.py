@@ -119,6 +119,22 @@ def test_a_path_that_is_no_bundle_is_a_usage_error(
     assert caught.value.facts["expected"] == "a directory with a genai_config.json"
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "a\0b", "a\0" * 500])
+def test_a_path_that_no_file_system_takes_is_no_bundle(tmp_path: Path, name: str) -> None:
+    with pytest.raises(NotABundleError) as caught:
+        Bundle.open(tmp_path / name)
+    assert len(str(caught.value)) < 700
+    with pytest.raises(NotABundleError):
+        Bundle.open(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"bundle", ["bundle"]])
+def test_what_is_no_path_is_a_usage_error(path: Any) -> None:
+    with pytest.raises(UsageError, match="no path") as caught:
+        Bundle.open(path)
+    assert repr(path) in caught.value.facts["found"]
+
+
 def test_a_derived_bundle_is_refused_naming_its_source(tmp_path: Path) -> None:
     folder = build_flat(tmp_path / "bundle")
     (folder / DERIVED_MARK).write_text(json.dumps({"source": "/models/original"}))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ import pytest
 import bundle_fixtures
 from turnout.bundle import GenaiConfig
 from turnout.cli.route_options import request_from
-from turnout.errors import BundleError, MachineError, TurnoutError, UsageError
+from turnout.errors import BundleError, ConfigError, MachineError, TurnoutError, UsageError
 from turnout.machine import Inventory
-from turnout.routing import RouteRequest, apply, resolve
+from turnout.routing import OptionRequest, RouteRequest, apply, resolve
 from turnout.routing.products import needs_unpacked
 
 INVENTORIES = Path(__file__).parent / "data" / "inventories"
@@ -338,6 +340,97 @@ def test_provider_options_are_merged_on_top_as_strings() -> None:
     assert providers_of(effective) == [
         {"OpenVINO": {"device_type": "NPU", "enable_causallm": "False", "num_streams": "2"}}
     ]
+
+
+def own_options() -> dict[str, Any]:
+    """A pipeline whose stages all have options of their own, so that none uses the decoder's."""
+    own = {"session_options": {"provider_options": [{"qnn": {"backend_type": "htp"}}]}}
+    decoder = {"session_options": {"provider_options": [{"qnn": {}}]}}
+    return {"model": {"decoder": {**decoder, "pipeline": [{"a": {"filename": "a.onnx", **own}}]}}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "place", "found"),
+    [
+        ("[1]", "model.decoder.session_options.provider_options[0]", "the number '1'"),
+        ("[[[]]]", "model.decoder.session_options.provider_options[0]", "an array"),
+        ('[{"qnn": 1}]', "model.decoder.session_options.provider_options[0].qnn", "'1'"),
+    ],
+)
+def test_malformed_provider_options_that_no_stage_uses_are_refused_when_a_route_needs_them(
+    entries: str, place: str, found: str
+) -> None:
+    document = own_options()
+    document["model"]["decoder"]["session_options"]["provider_options"] = json.loads(entries)
+    config = GenaiConfig.parse(json.dumps(document))
+    assert resolve(config, INTEL, RouteRequest()).stages[0].alias == "qnn"
+    with pytest.raises(ConfigError) as caught:
+        resolve(config, INTEL, RouteRequest(ep="openvino"))
+    assert place in caught.value.facts["where"]
+    assert found in caught.value.facts["found"]
+    assert caught.value.facts["expected"] == "an object"
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(inner, (*path, key))
+
+
+def fuzzed() -> Iterator[str]:
+    """Every value of three small configs, replaced by values of every other type."""
+    entry = {"OpenVINO": {"device_type": "NPU", **FILTER}}
+    own = {"session_options": {"ep.x": "1", "provider_options": [entry]}}
+    shared = {"session_options": {"provider_options": [{"qnn": {"backend_type": "htp"}}]}}
+    stages = {"a": {**own, "inherit_session_options": True}, "b": {"filename": "b.onnx"}}
+    documents: list[Any] = [
+        own_options(),
+        {"model": {"decoder": {"filename": "a.onnx", **own}}},
+        {"model": {"decoder": {"pipeline": [stages], **shared}, "vision": {"filename": "v.onnx"}}},
+    ]
+    others = [
+        None,
+        1,
+        1.5,
+        True,
+        "",
+        "x",
+        [],
+        [1],
+        [[[]]],
+        {},
+        {"a": 1},
+        [{"a": []}],
+        {"a": {"b": []}},
+    ]
+    for document in documents:
+        for path in places_in(document):
+            for other in others:
+                changed = {"root": json.loads(json.dumps(document))}
+                holder: Any = changed
+                for key in ("root", *path)[:-1]:
+                    holder = holder[key]
+                holder[("root", *path)[-1]] = other
+                yield json.dumps(changed["root"])
+
+
+def test_configs_with_values_of_other_types_only_ever_raise_turnouts_errors() -> None:
+    requests = [
+        RouteRequest(ep="cpu"),
+        RouteRequest(device="gpu", provider_options=(OptionRequest(None, "k", "v"),)),
+        RouteRequest(ep="openvino", device="cpu", reproducible=True),
+    ]
+    routed_ones = 0
+    for text in fuzzed():
+        with contextlib.suppress(TurnoutError):
+            config = GenaiConfig.parse(text)
+            config.stages()
+            for request in requests:
+                with contextlib.suppress(TurnoutError):
+                    apply(config, resolve(config, INTEL, request))
+                    routed_ones += 1
+    assert routed_ones > 200
 
 
 def test_a_route_of_another_bundle_is_refused() -> None:

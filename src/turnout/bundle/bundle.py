@@ -13,7 +13,14 @@ from turnout.bundle.config import CONFIG_NAME, GenaiConfig
 from turnout.bundle.graph import GraphFile
 from turnout.bundle.layouts import Stage
 from turnout.bundle.tokenizer import FILES, TokenizerInfo, read_tokenizer
-from turnout.errors import BundleError, ConfigError, GraphError, NotABundleError, UnknownStageError
+from turnout.errors import (
+    BundleError,
+    ConfigError,
+    GraphError,
+    NotABundleError,
+    UnknownStageError,
+    UsageError,
+)
 from turnout.files import contained, is_file
 
 # Made beside a bundle's own files, and no part of it.
@@ -23,6 +30,7 @@ DERIVED_MARK = "turnout-derived.json"
 # The session option under which onnxruntime looks for external data elsewhere.
 INITIALIZER_FOLDER = "session.model_external_initializers_file_folder_path"
 _HUB_DEPTH = 8
+_SHOWN = 200  # characters of a path that is wrong
 
 
 @dataclass(frozen=True)
@@ -40,10 +48,20 @@ class Bundle:
     def open(cls, path: Path | str) -> Bundle:
         """The bundle at `path`.
 
-        Raises `NotABundleError` saying what is there instead, or `ConfigError`.
+        Raises `NotABundleError` saying what is there instead, `UsageError` for what is no path,
+        or `ConfigError`.
         """
-        path = Path(path)
-        _refuse_other_things(path)
+        path = _as_path(path)
+        try:
+            _refuse_other_things(path)
+        except OSError as error:
+            # A name that no file system takes, or a folder that may not be looked into.
+            raise NotABundleError(
+                f"{str(path)[:_SHOWN]!r} cannot be opened.",
+                found=error.strerror or error,
+                expected=f"a directory with a {CONFIG_NAME}",
+                fix="check the path and its permissions",
+            ) from error
         config = contained(path, CONFIG_NAME, what="file", also=_blobs_of(path))
         bundle = cls(path, GenaiConfig.load(config))
         if not bundle.stages:
@@ -193,6 +211,18 @@ class Bundle:
             raise GraphError(error.problem, **error.facts) from error
 
 
+def _as_path(path: object) -> Path:
+    if isinstance(path, str | os.PathLike):
+        shown = os.fspath(path)
+        if isinstance(shown, str) and "\0" not in shown:
+            return Path(shown)
+    raise (NotABundleError if isinstance(path, str | os.PathLike) else UsageError)(
+        "That is no path of a bundle.",
+        found=repr(path)[:_SHOWN],
+        expected="the path of a directory, as text or a Path",
+    )
+
+
 def _blobs_of(path: Path) -> Path | None:
     place = path.resolve()
     for ancestor in [place, *place.parents][:_HUB_DEPTH]:
@@ -205,8 +235,11 @@ def _blobs_of(path: Path) -> Path | None:
 
 
 def _links_into(folder: Path, blobs: Path) -> bool:
-    with os.scandir(folder) as entries:
-        links = [Path(entry.path) for entry in entries if entry.is_symlink()]
+    try:
+        with os.scandir(folder) as entries:
+            links = [Path(entry.path) for entry in entries if entry.is_symlink()]
+    except OSError:  # it may be entered, not listed
+        return False
     return any(Path(os.path.realpath(link)).parent == blobs for link in links)
 
 

@@ -86,6 +86,13 @@ class GenaiConfig:
         """
         return self._stages
 
+    def providers(self, options: jsontext.Path) -> tuple[ProviderEntry, ...]:
+        """The entries of `provider_options` in the session options at that JSON path.
+
+        Raises `ConfigError` for a value that onnxruntime-genai would refuse.
+        """
+        return layouts.read_providers(self.text, self.root, self.where, options)
+
     @cached_property
     def _stages(self) -> tuple[Stage, ...]:
         return layouts.read_stages(self.text, self.root, self.where)

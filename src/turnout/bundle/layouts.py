@@ -88,6 +88,11 @@ def read_stages(text: str, root: Node, where: str) -> tuple[Stage, ...]:
     return _Reader(text, root, where).stages()
 
 
+def read_providers(text: str, root: Node, where: str, options: Path) -> tuple[ProviderEntry, ...]:
+    """The provider entries of the session options at the path `options`. Raises `ConfigError`."""
+    return _Reader(text, root, where).providers(options)
+
+
 class _Reader:
     def __init__(self, text: str, root: Node, where: str) -> None:
         self.text, self.root, self.where = text, root, where

@@ -77,6 +77,8 @@ def _without_shared_providers(config: GenaiConfig) -> GenaiConfig:
         path = (*parent, _OPTIONS, _PROVIDERS)
         entries = config.get(path)
         if isinstance(entries, list):
+            # No stage may use these, and then nothing has looked at them yet.
+            config.providers(path[:-1])
             config = _remove_entries(config, path, entries, keep=(catalog.CPU.name,))
     return config
 
