@@ -21,6 +21,8 @@ def random_tensor(kind: gguf.GGMLQuantizationType, rows: int, columns: int, seed
     """Random block bytes with ordinary scales: the package cannot quantize to the K types."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     generator = np.random.default_rng(seed)
+    if kind == gguf.GGMLQuantizationType.F32:
+        return generator.normal(0, 0.1, (rows, columns)).astype(np.float32)
     raw = generator.integers(0, 256, (rows, columns // block, size), dtype=np.uint8)
     names = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
     for place in names.get(kind.name, (0,)):

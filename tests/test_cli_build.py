@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -131,6 +133,39 @@ REFUSED = {
         ),
         ("IQ4_NL", "Q4_K"),
     ),
+    "a vocabulary that is not the embedding's": (
+        set_field("llama.vocab_size", 999),
+        ("999 tokens", "320 rows"),
+    ),
+    "biases of some projections only": (
+        set_tensor("blk.0.attn_q.bias", np.ones(64, np.float32)),
+        ("blk.0.attn_k", "blk.0.attn_v"),
+    ),
+    "a norm that is no number": (
+        set_tensor("blk.1.ffn_norm.weight", np.full(64, np.nan, np.float32)),
+        ("blk.1.ffn_norm.weight", "no numbers"),
+    ),
+    "an infinite weight": (
+        set_tensor("blk.1.ffn_up.weight", np.full((128, 64), np.inf, np.float32)),
+        ("blk.1.ffn_up.weight", "no numbers"),
+    ),
+    "an infinite scale": (
+        set_tensor(
+            "blk.1.ffn_up.weight",
+            # Blocks of Q8_0: a float16 infinity, then 32 codes.
+            np.tile(np.frombuffer(b"\x00\x7c" + bytes(32), np.uint8), (128, 2)),
+            gguf.GGMLQuantizationType.Q8_0,
+        ),
+        ("blk.1.ffn_up.weight", "no numbers"),
+    ),
+    "rotary factors of nothing": (
+        set_tensor("rope_freqs.weight", np.zeros(8, np.float32)),
+        ("rope_freqs.weight", "positive"),
+    ),
+    "a template with a NUL": (
+        set_field("tokenizer.chat_template", "{{ messages }}\0{{ more }}"),
+        ("tokenizer.chat_template", "NUL"),
+    ),
     "more tokens than embedding rows": (
         set_tensor("token_embd.weight", np.ones((300, 64), np.float32)),
         ("300",),
@@ -193,7 +228,7 @@ WRONG_OPTIONS = {
     "flat and static": (["--layout", "flat", "--static-prefill", "8"], ("flat",)),
     "static prefill of one": (["--static-prefill", "1"], ("2 or more",)),
     "static prefill that does not divide": (["--static-prefill", "24"], ("256", "24", "240")),
-    "static prefill above the context": (["--static-prefill", "512"], ("256", "512")),
+    "static prefill above the context": (["--static-prefill", "512"], ("at most 256", "512")),
 }
 
 
@@ -346,3 +381,75 @@ def test_a_folder_as_source_is_wrong_usage_and_a_bundle_is_called_one(tmp_path, 
     assert again.code == 2 and "is a bundle" in again.err
     folder = turnout("build", tmp_path, "-o", tmp_path / "other")
     assert folder.code == 2 and "is a directory" in folder.err
+
+
+def test_an_output_that_appears_during_the_build_is_left_alone(tmp_path):
+    """Two builds at once, or a person: whoever is there first keeps the name."""
+    target = tmp_path / "bundle"
+
+    def appear(progress):
+        if progress.step == "graphs" and not target.exists():
+            target.mkdir()
+            (target / "notes.txt").write_text("precious")
+
+    with pytest.raises(OutputExistsError):
+        package.build(SOURCE, target, progress=appear)
+    assert (target / "notes.txt").read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_can_be_replaced_from_inside_it(tmp_path, monkeypatch, turnout):
+    package.build(SOURCE, tmp_path / "bundle")
+    (tmp_path / "bundle" / "stale.txt").write_text("stale")
+    monkeypatch.chdir(tmp_path / "bundle")
+    assert turnout("build", SOURCE, "-o", "../bundle", "--overwrite").code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert not (tmp_path / "bundle" / "stale.txt").exists()
+    assert package.Bundle.open(tmp_path / "bundle").stages
+
+
+def test_a_source_inside_the_output_is_not_replaced_with_it(tmp_path, turnout):
+    package.build(SOURCE, tmp_path / "bundle")
+    own = tmp_path / "bundle" / "model.gguf"
+    own.write_bytes(SOURCE.read_bytes())
+    result = turnout("build", own, "-o", tmp_path / "bundle", "--overwrite")
+    assert result.code == 2
+    assert own.read_bytes() == SOURCE.read_bytes()
+
+
+def test_folders_made_for_an_output_go_with_a_failed_build(tmp_path, turnout):
+    source = rewrite(tmp_path / "model.gguf", set_field("tokenizer.ggml.pre", "dbrx"))
+    assert turnout("build", source, "-o", tmp_path / "a" / "b" / "bundle").code == 1
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows ends a process without asking it")
+def test_a_plain_kill_leaves_nothing(tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from turnout import building\n"
+        "from turnout.cli import main\n"
+        "real = building.build\n"
+        "def build(*a, progress, **k):\n"
+        "    kill = lambda state: state.done and os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return real(*a, progress=kill, **k)\n"
+        "building.build = build\n"
+        "main.main()\n"
+    )
+    command = [sys.executable, "-c", code, "build", SOURCE, "-o", tmp_path / "bundle"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 128 + 15
+    assert result.stderr == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"context_length": 10.5}, {"static_prefill": "16"}, {"accuracy_level": True}],
+    ids=str,
+)
+def test_an_argument_of_another_type_is_a_usage_error(wrong, tmp_path):
+    with pytest.raises(UsageError, match="no usable name"):
+        package.build(SOURCE, f"{tmp_path}/a\0b")
+    with pytest.raises(UsageError, match="no whole number"):
+        package.build(SOURCE, tmp_path / "bundle", **wrong)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -59,31 +62,35 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a staging folder that becomes `target` when the block ends without an error.
 
-    An existing `target` is refused unless `overwrite`; with it, the old folder is replaced
-    only after the new one is complete. On any error, Ctrl-C included, nothing is left.
+    An existing `target` is refused unless `overwrite`, also one that appears meanwhile; with it,
+    the old folder is replaced only after the new one is complete. On any error, Ctrl-C included,
+    nothing is left, not even parent folders that were made for it. What a process that was
+    killed left beside `target` an hour ago or more is removed.
 
     Raises `OutputExistsError` or `WriteError`.
     """
+    # Renaming the folder that a process stands in would take relative paths away from under it.
+    target = Path(os.path.abspath(target))  # noqa: PTH100 - resolve() would follow links
     if os.path.lexists(target) and not overwrite:
-        raise OutputExistsError(
-            f"{target} exists already.",
-            where=target,
-            fix="choose another output, or pass --overwrite to replace it",
-        )
+        raise _exists(target)
     staging: Path | None = None
+    made: list[Path] = []
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=STAGING_PREFIX))
+        made = _make_parents(target.parent)
+        _remove_abandoned(target.parent)
+        staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=_staging_prefix()))
         staging.chmod(0o777 & ~_umask())
         yield staging
         _flush_tree(staging)
-        _publish(staging, target)
+        _publish(staging, target, overwrite=overwrite)
         staging = None
+        made = []
     except OSError as error:
         raise explain_os_error(error, target) from error
     finally:
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
+        _remove_empty(made)
 
 
 def contained(root: Path, relative: str, *, what: str = "path", also: Path | None = None) -> Path:
@@ -156,22 +163,103 @@ def _flush_tree(folder: Path) -> None:
                 os.fsync(file.fileno())
 
 
-def _publish(staging: Path, target: Path) -> None:
-    if not os.path.lexists(target):
-        staging.replace(target)
+def _exists(target: Path) -> OutputExistsError:
+    return OutputExistsError(
+        f"{target} exists already.",
+        where=target,
+        fix="choose another output, or pass --overwrite to replace it",
+    )
+
+
+def _publish(staging: Path, target: Path, *, overwrite: bool) -> None:
+    if overwrite and os.path.lexists(target):
+        _replace(staging, target)
         return
-    # A folder that is not empty cannot be replaced by a rename: the old one steps aside first.
-    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=STAGING_PREFIX))
-    old = aside / target.name
-    target.replace(old)
     try:
-        staging.replace(target)
-    except BaseException:
-        old.replace(target)
+        if os.name != "nt":
+            # Here a rename replaces what it can, so that the name is claimed first. In its turn
+            # it replaces the claim only while that is empty.
+            target.mkdir()
+        staging.rename(target)
+    except OSError as error:
+        if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}:
+            raise _exists(target) from error
         raise
+
+
+def _replace(staging: Path, target: Path) -> None:
+    """Put `staging` in the place of `target`, or leave `target` as it was."""
+    # A folder that is not empty cannot be replaced by a rename: the old one steps aside first.
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=_staging_prefix()))
+    old = aside / target.name
+    try:
+        target.replace(old)
+        try:
+            staging.replace(target)
+        except BaseException:
+            old.replace(target)
+            raise
     finally:
         if old.is_dir() and not old.is_symlink():
             shutil.rmtree(aside, ignore_errors=True)
         else:
             old.unlink(missing_ok=True)
             aside.rmdir()
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    """Make `folder`; those of it and its parents that were not there, the deepest first."""
+    missing = []
+    for path in (folder, *folder.parents):
+        if path.exists():
+            break
+        missing.append(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+
+
+# A staging folder is named after its process, so that one that was killed can be told from one
+# that is at work: `.turnout-<host>.<process>.<random>`.
+_ABANDONED_SECONDS = 3600
+
+
+def _staging_prefix() -> str:
+    return f"{STAGING_PREFIX}{_host()}.{os.getpid()}."
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40]
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove staging folders of this host's dead processes that nothing touches any more.
+
+    Containers may share a host's name and not its process numbers, hence the age as well.
+    """
+    for path in folder.glob(f"{STAGING_PREFIX}{_host()}.*.*"):
+        number = path.name.split(".")[-2]
+        if number.isdigit() and not _is_alive(int(number)) and _age(path) > _ABANDONED_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    return bool(psutil.pid_exists(process))
+
+
+def _age(folder: Path) -> float:
+    """Seconds since anything in the folder was written; 0 if that cannot be told."""
+    try:
+        times = [path.stat().st_mtime for path in (folder, *folder.rglob("*"))]
+    except OSError:
+        return 0.0
+    return time.time() - max(times)

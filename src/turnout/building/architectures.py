@@ -93,11 +93,16 @@ def _layer(shelf: _Shelf, spec: ModelSpec, index: int) -> LayerPlan:
     def norm(name: str, size: int) -> SourceVector:
         return SourceVector(shelf.vector(f"{layer}.{name}.weight", size))
 
+    attention_norm = norm("attn_norm", spec.hidden)
+    query = shelf.linear(f"{layer}.attn_q", queries, spec.hidden, order)
+    key = shelf.linear(f"{layer}.attn_k", keys, spec.hidden, order)
+    value = shelf.linear(f"{layer}.attn_v", keys, spec.hidden)
+    shelf.require_all_or_none(f"{layer}.attn", {"q": query, "k": key, "v": value})
     return LayerPlan(
-        attention_norm=norm("attn_norm", spec.hidden),
-        query=shelf.linear(f"{layer}.attn_q", queries, spec.hidden, order),
-        key=shelf.linear(f"{layer}.attn_k", keys, spec.hidden, order),
-        value=shelf.linear(f"{layer}.attn_v", keys, spec.hidden),
+        attention_norm=attention_norm,
+        query=query,
+        key=key,
+        value=value,
         attention_output=shelf.linear(f"{layer}.attn_output", spec.hidden, queries),
         query_norm=norm("attn_q_norm", spec.head_size) if norms else None,
         key_norm=norm("attn_k_norm", spec.head_size) if norms else None,
@@ -138,6 +143,17 @@ class _Shelf:
             SourceRows(self.matrix(f"{name}.weight", rows, columns), interleaved_head),
             self.optional_vector(f"{name}.bias", rows, interleaved_head),
         )
+
+    def require_all_or_none(self, prefix: str, parts: dict[str, Linear]) -> None:
+        """Biases of all projections, or of none: a part of them is a damaged file."""
+        without = [name for name, part in parts.items() if part.bias is None]
+        if 0 < len(without) < len(parts):
+            raise GgufError(
+                "Some projections of a layer have a bias and some have none.",
+                found=f"none for {', '.join(f'{prefix}_{name}' for name in without)}",
+                expected="biases of q, k and v, or of none of them",
+                where=self._gguf.path,
+            )
 
     def refuse_leftovers(self, spec: ModelSpec) -> None:
         if self._left:

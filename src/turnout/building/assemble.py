@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ class BuildOptions:
         """Check each option by itself."""
         from turnout.building.matrices import PRECISIONS
 
+        for name in ("accuracy_level", "static_prefill", "context_length"):
+            _check_whole(name, getattr(self, name))
         if self.accuracy_level not in ACCURACY_LEVELS:
             raise UsageError(
                 f"There is no accuracy level {self.accuracy_level}.",
@@ -73,6 +76,22 @@ class BuildOptions:
         return self.context_length
 
 
+def _check_whole(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise UsageError(f"{name} is no whole number.", found=repr(value), expected="an integer")
+
+
+def _output_path(output: Path | str) -> Path:
+    if "\0" in str(output):
+        raise UsageError(
+            "The output has no usable name.",
+            found=repr(str(output)),
+            expected="a path without a NUL",
+        )
+    # Absolute, so that it is right also where the current folder is the one that is replaced.
+    return Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would follow links
+
+
 def build(
     source: Path | str,
     output: Path | str,
@@ -86,7 +105,7 @@ def build(
     overwrite: bool = False,
     progress: Callable[[BuildProgress], None] | None = None,
 ) -> Path:
-    """Make an onnxruntime-genai bundle at `output` from the GGUF file `source`; its path.
+    """Make an onnxruntime-genai bundle at `output` from the GGUF file `source`; its absolute path.
 
     - `layout`: `pipeline` (embeddings, transformer, lm_head) or `flat` (one graph).
     - `two_sessions`: stages of their own for prefill (`context`) and decode (`iterator`).
@@ -110,6 +129,7 @@ def build(
         layout, two_sessions, static_prefill, accuracy_level, precision, context_length
     )
     form = Layout(layout, two_sessions, static_prefill)
+    target = _output_path(output)
     with GgufFile.open(source) as gguf:
         spec = read_spec(gguf)
         context = options.context_of(spec)
@@ -123,15 +143,22 @@ def build(
             context=context,
             progress=progress,
         )
-        _check_replaceable(Path(output))
-        with atomic_folder(Path(output), overwrite=overwrite) as folder:
+        _check_replaceable(target, gguf.path)
+        with atomic_folder(target, overwrite=overwrite) as folder:
             job.write(folder)
             verify_written(folder)
-    return Path(output)
+    return target
 
 
-def _check_replaceable(output: Path) -> None:
+def _check_replaceable(output: Path, source: Path) -> None:
     """`overwrite` replaces a bundle; a folder of something else would be lost by mistake."""
+    if source.resolve().is_relative_to(output.resolve()):
+        raise UsageError(
+            "The model file lies in the output, and would go with what is replaced.",
+            found=source,
+            where=output,
+            fix="choose another output, or move the model file",
+        )
     if not output.exists() or (output / CONFIG_NAME).is_file():
         return
     if not output.is_dir() or any(output.iterdir()):
@@ -143,6 +170,12 @@ def _check_replaceable(output: Path) -> None:
         )
 
 
+def _window_fix(window: int, context: int) -> str:
+    if window > context:
+        return f"take a static prefill of at most {context}"
+    return f"pass --context-length {context // window * window}"
+
+
 def _check_window(window: int | None, context: int) -> None:
     if window is not None and context % window:
         # The last window of a prompt is padded, and its padding is written to the cache.
@@ -150,7 +183,7 @@ def _check_window(window: int | None, context: int) -> None:
             "The context length is no multiple of the static prefill.",
             found=f"context {context}, prefill {window}",
             expected="a multiple",
-            fix=f"pass --context-length {context // window * window or window}",
+            fix=_window_fix(window, context),
         )
 
 

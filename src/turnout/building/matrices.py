@@ -12,6 +12,7 @@ from turnout.building import blocks
 from turnout.building.blocks import BlockFormat, BlockRows
 from turnout.building.datafile import DataFile, StoredTensor, transposed_chunks
 from turnout.building.gguf import GgufTensor
+from turnout.errors import GgufError
 
 # Bytes of a source tensor read at a time; float copies of a chunk are up to eight times that.
 _CHUNK_BYTES = 2 * 1024 * 1024
@@ -56,6 +57,19 @@ def split_halves(rows: npt.NDArray[np.uint8], head_size: int) -> npt.NDArray[np.
     return rows.reshape(-1, head_size // 2, 2, width).swapaxes(1, 2).reshape(-1, width)
 
 
+def require_finite(tensor: GgufTensor, *values: npt.NDArray[np.float32] | None) -> None:
+    """Refuse weights or scales that are infinite or no number: every answer would be empty."""
+    for array in values:
+        if array is not None and not np.isfinite(array).all():
+            raise GgufError(
+                f"The tensor {tensor.name} holds values that are no numbers.",
+                found="NaN or infinity",
+                expected="finite weights and scales",
+                where=tensor.name,
+                fix="the file is corrupt, or was converted by a faulty tool",
+            )
+
+
 @dataclass(frozen=True)
 class SourceVector:
     """A norm or bias of a GGUF file; `interleaved_head` as in `SourceRows`."""
@@ -64,8 +78,9 @@ class SourceVector:
     interleaved_head: int | None = None
 
     def values(self) -> npt.NDArray[np.float32]:
-        """Its values, float32 [N]."""
+        """Its values, float32 [N]. Raises `GgufError` for values that are no numbers."""
         values = blocks.float_rows(self.tensor.read(), self.tensor.type).reshape(-1)
+        require_finite(self.tensor, values)
         if self.interleaved_head is None:
             return values
         raw = values.view(np.uint8).reshape(-1, values.itemsize)
@@ -179,10 +194,12 @@ class MatrixWriter:
         for part in parts:
             for raw in part.chunks():
                 if part.type in blocks.FLOAT_TYPES:
-                    yield blocks.float_rows(raw, part.type)
+                    values = blocks.float_rows(raw, part.type)
                 else:
                     rows = blocks.block_rows(raw, part.type)
-                    yield blocks.dequantize(rows, blocks.FORMATS[part.type])
+                    values = blocks.dequantize(rows, blocks.FORMATS[part.type])
+                require_finite(part.tensor, values)
+                yield values
                 self._progress(raw.nbytes)
 
     def _write_floats(self, name: str, parts: Sequence[SourceRows], by_rows: bool) -> FloatMatrix:
@@ -196,9 +213,11 @@ class MatrixWriter:
     def _block_chunks(self, part: SourceRows, form: BlockFormat) -> Iterator[BlockRows]:
         for raw in part.chunks():
             if part.type in blocks.FLOAT_TYPES:
-                yield blocks.quantize(blocks.float_rows(raw, part.type), form)
+                rows = blocks.quantize(blocks.float_rows(raw, part.type), form)
             else:
-                yield blocks.block_rows(raw, part.type)
+                rows = blocks.block_rows(raw, part.type)
+            require_finite(part.tensor, rows.scales, rows.offsets)
+            yield rows
             self._progress(raw.nbytes)
 
     def _write_blocks(

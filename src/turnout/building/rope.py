@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.building.spec import RopeSpec
+from turnout.errors import GgufError
 
 # Rows computed at once: float64 work space of a few megabytes at the usual head sizes.
 _CHUNK_POSITIONS = 4096
@@ -18,8 +19,16 @@ def frequencies(
 ) -> npt.NDArray[np.float64]:
     """Angle a position for each pair of values, float64 [head_size/2].
 
-    `factors` are those of `rope_freqs.weight`, which divide the frequencies.
+    `factors` are those of `rope_freqs.weight`, which divide the frequencies. Raises `GgufError`
+    for factors that are not positive.
     """
+    if factors is not None and not (factors > 0).all():
+        raise GgufError(
+            "The rotary factors make no sense.",
+            found=f"{factors.min()}",
+            expected="positive numbers",
+            where="tensor rope_freqs.weight",
+        )
     exponents = np.arange(0, head_size, 2, dtype=np.float64) / head_size
     result = 1.0 / (rope.base**exponents) / rope.linear_factor
     return result if factors is None else result / factors.astype(np.float64)

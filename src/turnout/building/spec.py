@@ -83,7 +83,7 @@ def read_spec(gguf: GgufFile) -> ModelSpec:
     if architecture not in FAMILIES:
         raise UnsupportedModelError(
             f"Architecture {architecture!r} is not supported.",
-            found=architecture,
+            found=repr(architecture),
             expected=", ".join(FAMILIES),
             where=f"{gguf.path}: general.architecture",
         )
@@ -101,7 +101,7 @@ def read_spec(gguf: GgufFile) -> ModelSpec:
         heads=heads,
         kv_heads=reader.positive("attention.head_count_kv", default=heads),
         head_size=head_size,
-        vocabulary=_vocabulary(gguf),
+        vocabulary=_vocabulary(gguf, architecture),
         context=reader.positive("context_length"),
         norm_epsilon=reader.epsilon(),
         rope=_rope(gguf, architecture),
@@ -166,7 +166,7 @@ class _Sizes:
         return value
 
 
-def _vocabulary(gguf: GgufFile) -> int:
+def _vocabulary(gguf: GgufFile, architecture: str) -> int:
     embedding = gguf.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise GgufError(
@@ -175,7 +175,17 @@ def _vocabulary(gguf: GgufFile) -> int:
             expected="a matrix token_embd.weight",
             where=gguf.path,
         )
-    return embedding.shape[0]
+    rows = embedding.shape[0]
+    key = f"{architecture}.vocab_size"
+    claimed = gguf.integer(key, default=rows)
+    if claimed != rows:
+        raise GgufError(
+            "The vocabulary of the metadata is not that of the token embedding.",
+            found=f"{claimed} tokens, {rows} rows",
+            expected="as many tokens as rows",
+            where=f"{gguf.path}: {key}",
+        )
+    return rows
 
 
 def _rope(gguf: GgufFile, architecture: str) -> RopeSpec:

@@ -89,6 +89,9 @@ def read_vocabulary(gguf: GgufFile, defaults: dict[str, int]) -> Vocabulary:
     types = gguf.integers(TYPES)
     _check(gguf, tokens, types)
     template = gguf.text("tokenizer.chat_template", None)
+    if template is not None and "\0" in template:
+        # The runtime takes texts up to their first NUL, and would drop the rest of it in silence.
+        raise gguf.wrong("tokenizer.chat_template", "a NUL character", "text without one")
 
     def named(name: str) -> int | None:
         return _named_id(gguf, name, types, defaults)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,7 +99,7 @@ def build(
     from turnout import building
 
     started = time.perf_counter()
-    with _progress_bar(shown=not quiet) as progress:
+    with _ended_cleanly(), _progress_bar(shown=not quiet) as progress:
         path = building.build(
             source,
             output,
@@ -110,10 +112,34 @@ def build(
             overwrite=overwrite,
             progress=progress,
         )
-    _report(path, time.perf_counter() - started, as_json=as_json, verbose=verbose, quiet=quiet)
+    _report(
+        path,
+        output,
+        seconds=time.perf_counter() - started,
+        as_json=as_json,
+        verbose=verbose,
+        quiet=quiet,
+    )
 
 
-def _report(path: Path, seconds: float, *, as_json: bool, verbose: bool, quiet: bool) -> None:
+@contextlib.contextmanager
+def _ended_cleanly() -> Iterator[None]:
+    """Let a plain `kill` unwind the build, as Ctrl-C does, so that it leaves nothing."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _report(
+    path: Path, shown: Path, *, seconds: float, as_json: bool, verbose: bool, quiet: bool
+) -> None:
+    """Say what was made at `path`, which the caller called `shown`."""
     from turnout.bundle import Bundle
     from turnout.cli.folding import printable
 
@@ -132,10 +158,10 @@ def _report(path: Path, seconds: float, *, as_json: bool, verbose: bool, quiet: 
         print_json(document)
         return
     size = bundle.total_bytes / 1e6
-    print(f"{printable(str(path))}: {', '.join(stages)}; {size:.1f} MB in {seconds:.1f} s")
+    print(f"{printable(str(shown))}: {', '.join(stages)}; {size:.1f} MB in {seconds:.1f} s")
     if not quiet:
         console = stderr_console()
-        for line in _hints(bundle, path):
+        for line in _hints(bundle, shown):
             console.print(line, markup=False, soft_wrap=True)
         if verbose:
             for file in sorted(path.iterdir()):

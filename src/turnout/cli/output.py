@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -64,8 +65,9 @@ def program() -> str:
     beside = Path(sys.executable).with_name("turnout.exe" if sys.platform == "win32" else "turnout")
     if not beside.is_file():
         return f"{sys.executable} -m turnout"
-    here = Path.cwd()
-    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    with contextlib.suppress(OSError, ValueError):
+        return str(beside.relative_to(Path.cwd()))
+    return str(beside)
 
 
 def report_error(error: TurnoutError) -> None:
