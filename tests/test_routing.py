@@ -31,7 +31,7 @@ from turnout.errors import (
     UsageError,
 )
 from turnout.machine import Device, InstalledEp, Inventory
-from turnout.routing import Route, RouteRequest, resolve, route
+from turnout.routing import OptionRequest, Route, RouteRequest, StageRequest, resolve, route
 
 INVENTORIES = Path(__file__).parent / "data" / "inventories"
 Entries = list[dict[str, Any]]
@@ -687,3 +687,33 @@ def test_python_callers_give_stages_and_options_as_mappings(tmp_path: Path) -> N
     assert eps(found)["context"] == "openvino"
     assert found.stages[1].options["num_streams"] == "1"
     assert found.stages[0].set_options == {"intra_op_num_threads": 2}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"ep": 3},
+        {"ep": ["cpu"]},
+        {"ep": 0},
+        {"device": None},
+        {"device": []},
+        {"scope": 1},
+        {"stages": 3},
+        {"stages": "context"},
+        {"stages": ["context=cpu"]},
+        {"stages": [StageRequest("context", 3)]},  # type: ignore[arg-type]
+        {"provider_options": 3},
+        {"provider_options": [3]},
+        {"session_options": "a=b"},
+        {"session_options": [OptionRequest(None, "a", 3)]},  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_a_usage_error(
+    arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    """A14: what is wrong with a call is a `UsageError`, not an accident inside."""
+    (tmp_path / "genai_config.json").write_text(mixed().text)
+    with pytest.raises(UsageError) as caught:
+        route(Bundle.open(tmp_path), inventory=machine("intel-laptop"), **arguments)
+    assert "found" in caught.value.facts
+    assert "expected" in caught.value.facts

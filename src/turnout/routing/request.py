@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from turnout import catalog
 from turnout.errors import UnknownDeviceError, UsageError
@@ -48,6 +48,7 @@ class RouteRequest:
     reproducible: bool = False
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         check_device(self.device, DEVICE_WORDS)
         if self.scope not in SCOPES:
             raise UsageError(
@@ -66,6 +67,25 @@ class RouteRequest:
             seen.add(stage.name)
             if stage.device is not None:
                 check_device(stage.device, (AUTO, *catalog.DEVICES))
+
+    def _check_kinds(self) -> None:
+        """Python callers can give anything; `None` and text are what is understood."""
+        for name, value in (
+            ("ep", "" if self.ep is None else self.ep),
+            ("device", self.device),
+            ("scope", self.scope),
+        ):
+            _check_text(name, value)
+        for what, kind, items in (
+            ("stages", StageRequest, self.stages),
+            ("provider_options", OptionRequest, self.provider_options),
+            ("session_options", OptionRequest, self.session_options),
+        ):
+            for item in items:
+                if not isinstance(item, kind):
+                    raise _wrong_kind(what, item, f"a {kind.__name__}")
+                for part in item:
+                    _check_text(f"a part of {what}", "" if part is None else part)
 
     @property
     def reroutes(self) -> bool:
@@ -156,7 +176,7 @@ def stage_requests(
         return ()
     if isinstance(stages, Mapping):
         return tuple(parse_stage(f"{name}={target}") for name, target in stages.items())
-    return tuple(stages)
+    return _items("stages", stages, 'a mapping such as {"context": "openvino@npu"}')
 
 
 def option_requests(
@@ -167,7 +187,25 @@ def option_requests(
         return ()
     if isinstance(options, Mapping):
         return tuple(parse_option(f"{key}={value}") for key, value in options.items())
-    return tuple(parse_option(option) if isinstance(option, str) else option for option in options)
+    items = _items("options", options, 'a mapping such as {"num_streams": "1"}')
+    return tuple(parse_option(option) if isinstance(option, str) else option for option in items)
+
+
+def _items(name: str, value: Any, expected: str) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise _wrong_kind(name, value, expected)
+    return tuple(value)
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise _wrong_kind(name, value, "text")
+
+
+def _wrong_kind(name: str, value: object, expected: str) -> UsageError:
+    return UsageError(
+        f"The argument {name} is of the wrong kind.", found=repr(value)[:80], expected=expected
+    )
 
 
 def _everywhere(ep: str, device: str | None) -> bool:
