@@ -173,9 +173,9 @@ def show_table(answers: Sequence[Answered]) -> None:
     title("Every route")
     table = Table(box=ROUNDED)
     for column in ("Route", "Took effect"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for column in ("Load", "TTFT", "Decode", "Memory"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for answer in answers:
         table.add_row(*answer.row())
     console.print(table, soft_wrap=False)
