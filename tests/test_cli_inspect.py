@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -251,6 +252,50 @@ def test_what_cannot_be_inspected_is_an_error_without_a_traceback(
         assert (done.returncode, done.stdout) == (code, "")
         assert text in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such pipes")
+@pytest.mark.parametrize("name", ["model.onnx", DATA_FILE, "tokenizer.json"])
+def test_a_pipe_is_said_to_be_no_file_and_nobody_waits_for_it(
+    turnout: Any, tmp_path: Path, name: str
+) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    for command in (["inspect", folder], ["generate", folder, "x"]):
+        done = turnout(*command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"{name} of the bundle is no regular file" in done.stderr
+        assert "found: a pipe" in done.stderr
+
+
+def test_a_report_that_fails_is_not_begun(turnout: Any, tmp_path: Path) -> None:
+    folder = build_pipeline(tmp_path / "bundle")
+    config = read_config(folder)
+    config["model"]["decoder"]["pipeline"] = []
+    write_config(folder, config)
+    done = turnout("inspect", folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "names no file" in done.stderr
+
+
+@pytest.mark.parametrize("length", [-1, 0, True, "64", 1.5, None])
+def test_a_context_length_that_is_none_is_not_stated(
+    turnout: Any, tmp_path: Path, length: Any
+) -> None:
+    folder = build_flat(tmp_path / "bundle", model={"context_length": length})
+    assert "  context    not stated\n" in turnout("inspect", folder).stdout
+    assert json.loads(turnout("inspect", folder, "--json").stdout)["context_length"] is None
+
+
+def test_provider_options_that_no_stage_uses_are_no_hindrance(turnout: Any, tmp_path: Path) -> None:
+    own: dict[str, Any] = {name: [] for name in ("embeddings", "transformer", "lm_head")}
+    options = {"session_options": {"provider_options": [1]}}
+    folder = build_pipeline(tmp_path / "bundle", providers=own, decoder=options)
+    assert turnout("inspect", folder).returncode == 0
+    done = turnout("generate", folder, "x", "--ep", "cpu")
+    assert done.returncode == 1
+    assert "decoder.session_options.provider_options[0]" in done.stderr
 
 
 def test_names_in_a_graph_cannot_drive_the_terminal(turnout: Any, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What is on disk: configs, ONNX headers, tokenizers. Reads; never executes a model."""
 
 from turnout.bundle.bundle import COMPILED, DERIVED_MARK, INITIALIZER_FOLDER, Bundle
+from turnout.bundle.checks import require_regular
 from turnout.bundle.config import CONFIG_NAME, GenaiConfig, ProviderEntry, Stage
 from turnout.bundle.graph import GraphFile
 from turnout.bundle.tokenizer import TokenizerInfo
@@ -18,5 +19,6 @@ __all__ = [
     "Stage",
     "TokenizerInfo",
     "Weights",
+    "require_regular",
     "weigh",
 ]

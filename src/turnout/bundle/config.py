@@ -118,9 +118,11 @@ class GenaiConfig:
 
     @property
     def context_length(self) -> int | None:
-        """`model.context_length` in tokens, None when it is absent or no number."""
+        """`model.context_length` in tokens, None when it is absent or no positive number."""
         value = self.get(("model", "context_length"))
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        return value if value > 0 else None
 
     @property
     def search(self) -> Mapping[str, Any]:

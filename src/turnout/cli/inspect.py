@@ -35,10 +35,11 @@ def inspect(
     Reads headers only, so it takes the same time for a bundle of any size. Nothing is loaded.
     With -v, also operators and the chat template; with -q, the stages without inputs and outputs.
     """
-    from turnout.bundle import Bundle, weigh
+    from turnout.bundle import Bundle, require_regular, weigh
     from turnout.errors import GraphError
 
     opened = Bundle.open(bundle)
+    require_regular(opened)
     missing = opened.missing
     if missing:
         raise GraphError(
@@ -52,8 +53,10 @@ def inspect(
     if as_json:
         print_json(document(opened, weights))
         return
+    # All of it before the first line, so that what is wrong is not told in the middle.
+    report = list(lines(opened, weights, verbose=verbose, quiet=quiet))
     write = writer(sys.stdout)
-    for line in lines(opened, weights, verbose=verbose, quiet=quiet):
+    for line in report:
         # Names come from untrusted files, and must not drive the terminal.
         write(folding.printable(line) + "\n")
 

@@ -30,6 +30,7 @@ from turnout.bundle import (
     Bundle,
     GenaiConfig,
     Stage,
+    require_regular,
 )
 from turnout.errors import GraphError, NotABundleError, WriteError
 from turnout.files import atomic_folder, explain_os_error, is_file, link_or_copy
@@ -52,8 +53,9 @@ def loadable(bundle: Bundle, effective: GenaiConfig, *, say: Say = _log.info) ->
 
     It is the source folder itself where the config is the source's own, else a derived bundle.
     A hub cache with external data is always derived. `say` gets one line where weights had to
-    be linked or copied. Raises what `derive` does.
+    be linked or copied. Raises what `derive` does, and `GraphError` for a file that is none.
     """
+    require_regular(bundle)
     if effective.text == bundle.config.text and not _needs_links(bundle):
         return bundle.path
     return derive(bundle, effective, say=say)

@@ -1,0 +1,56 @@
+"""What must hold before anything opens the files of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from turnout.bundle.bundle import Bundle
+from turnout.bundle.tokenizer import FILES
+from turnout.errors import GraphError
+from turnout.files import is_file
+
+
+def require_regular(bundle: Bundle) -> None:
+    """Raise `GraphError` where a file to be loaded is a pipe, a device or a folder.
+
+    The runtime would wait for ever for what comes out of a pipe. Files that are missing, and
+    graphs that cannot be read, are left to whoever needs them.
+    """
+    for name, path in _named(bundle):
+        if _exists(path) and not is_file(path):
+            raise GraphError(
+                f"{name} of the bundle is no regular file.",
+                found=_kind(path),
+                expected="a regular file",
+                where=path,
+                fix="fetch or build the bundle again",
+            )
+
+
+def _named(bundle: Bundle) -> Iterator[tuple[str, Path]]:
+    for stage in bundle.stages:
+        if not stage.filename:
+            continue
+        path = bundle.path / stage.filename
+        yield stage.filename, path
+        try:
+            yield from bundle.data_files(stage).items()
+            yield from bundle.context_files(stage).items()
+        except GraphError:
+            continue
+    folder = bundle.config.get(("model", "tokenizer_dir"))
+    place = bundle.path / folder if isinstance(folder, str) else bundle.path
+    yield from ((name, place / name) for name in FILES)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file system takes
+        return False
+
+
+def _kind(path: Path) -> str:
+    kinds = (("a pipe", Path.is_fifo), ("a folder", Path.is_dir), ("a socket", Path.is_socket))
+    return next((kind for kind, holds in kinds if holds(path)), "a device")
