@@ -184,6 +184,42 @@ def test_a_stream_that_is_closed_has_no_result(bundles: Bundles) -> None:
             stream.result()
 
 
+NO_PROMPTS = [5, None, 1.5, b"the cat", {"role": "user", "content": "hi"}, ["the cat"], [1, 2.5]]
+
+
+@pytest.mark.parametrize("said", NO_PROMPTS, ids=repr)
+def test_what_is_no_prompt_is_wrong_usage_that_says_what_one_is(
+    bundles: Bundles, said: Any
+) -> None:
+    with Session(bundles()) as session:
+        for ask in (session.generate, session.stream):
+            with pytest.raises(UsageError, match="no prompt") as caught:
+                ask(said)
+            assert "token ids" in caught.value.facts["expected"]
+        for wrong in (5, None, [{"role": "user", "content": "hi"}]):
+            with pytest.raises(UsageError, match="no text"):
+                Conversation(session).say(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="system message is no text"):
+            session.generate("the cat", system=5)
+        with pytest.raises(UsageError, match="not one"):
+            session.generate([{"role": "user", "content": "hi"}, 5])  # type: ignore[list-item]
+
+
+def test_token_ids_may_be_an_array(bundles: Bundles) -> None:
+    import numpy as np
+
+    prompt, expected = reference("llama-f32", 0)
+    with Session(bundles()) as session:
+        result = session.generate(np.array(prompt), max_new_tokens=8)  # type: ignore[arg-type]
+    assert list(result.token_ids) == expected
+
+
+def test_the_public_names_are_listed() -> None:
+    import turnout
+
+    assert {"Bundle", "Session", "build", "route"} <= set(dir(turnout))
+
+
 def test_an_option_that_is_none_is_named(bundles: Bundles) -> None:
     with Session(bundles()) as session, pytest.raises(UsageError, match="beams"):
         session.generate("the cat", beams=3)
@@ -230,7 +266,9 @@ def test_unloading_closes_what_still_runs(bundles: Bundles) -> None:
     stream = session.stream("the cat", max_new_tokens=40)
     next(stream)
     session.unload()
-    assert list(stream) == []
+    for _ in range(2):
+        with pytest.raises(GenerationError, match="closed before its end"):
+            next(stream)
 
 
 def test_a_session_takes_a_path_or_an_opened_bundle(bundles: Bundles, tmp_path: Path) -> None:

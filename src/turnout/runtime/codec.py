@@ -91,6 +91,7 @@ class Codec:
         """
         if isinstance(said, str):
             return self._word_text(said, system=system, raw=raw)
+        said = prompt.as_sequence(said)
         if raw or not said or not isinstance(said[0], Mapping):
             if system is not None or (said and isinstance(said[0], Mapping)):
                 raise UsageError(

@@ -105,7 +105,7 @@ class Generation(Iterator[str]):
     """Pieces of text as they come; `result()` runs to the end.
 
     Iterating gives non-empty pieces whose concatenation is the result's text. `close()`, or
-    the end of a `with` block, releases the generator early.
+    the end of a `with` block, releases the generator early; going on raises `GenerationError`.
     """
 
     def __init__(
@@ -134,7 +134,13 @@ class Generation(Iterator[str]):
         self._pieces = self._run()
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            # A text that was closed, as unloading does, must not look like one that ended.
+            if self._result is None:
+                raise _closed() from None
+            raise
 
     def __enter__(self) -> Generation:
         return self
@@ -156,7 +162,7 @@ class Generation(Iterator[str]):
         for _ in self._pieces:
             pass
         if self._result is None:
-            raise GenerationError("This text was closed before its end.")
+            raise _closed()
         return self._result
 
     def _run(self) -> Generator[str, None, None]:
@@ -233,3 +239,7 @@ class Generation(Iterator[str]):
         result = call(*arguments)
         self._spans[name] = self._spans.get(name, 0.0) + self._clock() - start
         return result
+
+
+def _closed() -> GenerationError:
+    return GenerationError("This text was closed before its end.")

@@ -43,12 +43,11 @@ class SearchOptions:
         _require_number("top_p", self.top_p, above=0.0, at_most=1.0)
         _require_number("repetition_penalty", self.repetition_penalty, above=0.0)
         if self.greedy and self._asks_for_sampling:
-            given = [
-                name for name in ("temperature", "top_k", "top_p", "seed") if self._given(name)
-            ]
+            names = ("temperature", "top_k", "top_p", "seed")
+            given = [_both_names(name) for name in names if self._given(name)]
             raise UsageError(
                 "Greedy search takes the likeliest token, so it has no use for sampling options.",
-                found=f"greedy with {', '.join(given)}",
+                found=f"greedy (--greedy) with {', '.join(given)}",
                 fix="leave out greedy, or the others",
             )
 
@@ -100,7 +99,7 @@ def _require_integer(name: str, value: object, least: int) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_INT32:
         raise UsageError(
-            f"{name} is out of range.",
+            f"{_both_names(name)} is out of range.",
             found=value,
             expected=f"an integer from {least} to {MAX_INT32}",
         )
@@ -121,4 +120,11 @@ def _require_number(
         return
     low = f"above {above:g}" if above > at_least else f"at least {at_least:g}"
     high = "" if at_most == math.inf else f" and at most {at_most:g}"
-    raise UsageError(f"{name} is out of range.", found=value, expected=f"a number {low}{high}")
+    raise UsageError(
+        f"{_both_names(name)} is out of range.", found=value, expected=f"a number {low}{high}"
+    )
+
+
+def _both_names(name: str) -> str:
+    """An option's name, and how the command line spells it."""
+    return f"{name} (--{name.replace('_', '-')})"

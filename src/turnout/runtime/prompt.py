@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from turnout.errors import GenerationError, PromptTooLongError, TokenizerError, UsageError
 
@@ -20,6 +21,7 @@ Prompt = str | Sequence[Message] | Sequence[int]
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MAX_TOKENIZER_CONFIG = 16 << 20
 _PROBE = "a"
+_PROMPT_KINDS = "text, messages (mappings of a role and a content), or token ids"
 _NO_TEMPLATE = "Empty chat template"
 _BAD_TEMPLATE = "Invalid or unsupported chat template"
 
@@ -106,6 +108,8 @@ def check_padding(ids: Sequence[int], pad_id: int | None, limits: Limits) -> Non
 
 def check_text(text: str, what: str = "prompt") -> str:
     """`text` itself. Raises `UsageError` for text that the runtime would cut or refuse."""
+    if not isinstance(text, str):
+        raise UsageError(f"The {what} is no text.", found=_kind(text), expected="str")
     if not text.strip():
         raise UsageError(f"The {what} is empty.", expected="some text")
     if "\0" in text:
@@ -123,9 +127,28 @@ def check_text(text: str, what: str = "prompt") -> str:
     return text
 
 
+def as_sequence(said: object) -> Sequence[Message] | Sequence[int]:
+    """A prompt that is no text as a list, such as an array of token ids.
+
+    Raises `UsageError` for what no prompt can be.
+    """
+    if isinstance(said, Iterable) and not isinstance(said, (Mapping, bytes, bytearray)):
+        return list(said)
+    raise UsageError("This is no prompt.", found=_kind(said), expected=_PROMPT_KINDS)
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__name__} {value!r}"[:200]
+
+
 def check_token_ids(ids: Sequence[int], vocab_size: int | None) -> list[int]:
     """Token ids as a list. Raises `UsageError` for none, and for ids that are no tokens."""
-    checked = [int(token) for token in ids]
+    try:
+        checked = [operator.index(token) for token in ids]
+    except TypeError:
+        raise UsageError(
+            "This is no prompt.", found=_kind(list(ids)), expected=_PROMPT_KINDS
+        ) from None
     if not checked:
         raise UsageError("The prompt is empty.", expected="at least one token")
     for token in checked:
@@ -148,7 +171,8 @@ def as_messages(prompt: str | Sequence[Message], system: str | None = None) -> l
     if isinstance(prompt, str):
         messages = [{"role": "user", "content": check_text(prompt)}]
     else:
-        messages = [_check_message(message, index) for index, message in enumerate(prompt)]
+        said = cast("Sequence[Message]", as_sequence(prompt))
+        messages = [_check_message(message, index) for index, message in enumerate(said)]
         if not messages:
             raise UsageError("There are no messages.", expected="at least one")
     if system is None:
@@ -159,7 +183,8 @@ def as_messages(prompt: str | Sequence[Message], system: str | None = None) -> l
 
 
 def _check_message(message: Message, index: int) -> Message:
-    role, content = message.get("role"), message.get("content")
+    parts = message if isinstance(message, Mapping) else {}
+    role, content = parts.get("role"), parts.get("content")
     if not isinstance(role, str) or not role or not isinstance(content, str):
         raise UsageError(
             "A message is not one.",
