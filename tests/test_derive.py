@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -242,6 +243,37 @@ def test_links_that_leave_the_bundle_are_not_copied(tmp_path: Path) -> None:
         derive(bundle, changed(bundle))
 
 
+@pytest.mark.parametrize("name", ["holiday.txt", "sub/notes.json", "other.bin"])
+def test_links_out_of_the_bundle_that_nothing_needs_are_left_out_and_told(
+    tmp_path: Path, name: str
+) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    (tmp_path / "secret.txt").write_text("secret")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to(tmp_path / "secret.txt")
+    bundle = Bundle.open(folder)
+    said: list[str] = []
+    derived = derive(bundle, changed(bundle), say=said.append)
+    assert not (derived / name).exists()
+    # What looks like weights is left out anyway when nothing names it.
+    assert said == ([] if name == "other.bin" else [
+        f"Left out, as links that lead out of {folder.resolve()}: {name}."
+    ])  # fmt: skip
+    assert generate(derived) == TOKENS
+
+
+@pytest.mark.parametrize("name", ["notes.json", "processor_config.json", "chat_template.jinja"])
+def test_links_out_of_the_bundle_that_the_runtime_would_follow_are_refused(
+    tmp_path: Path, name: str
+) -> None:
+    folder = build_flat(tmp_path / "bundle", model={"vision": {"config_filename": "notes.json"}})
+    (tmp_path / "secret.txt").write_text("secret")
+    (folder / name).symlink_to(tmp_path / "secret.txt")
+    bundle = Bundle.open(folder)
+    with pytest.raises(BundleError, match="outside the folder"):
+        derive(bundle, changed(bundle))
+
+
 def test_a_derived_bundle_is_reused_until_something_changes(source: Bundle) -> None:
     folder = derive(source, changed(source))
     inode = folder.stat().st_ino
@@ -249,6 +281,13 @@ def test_a_derived_bundle_is_reused_until_something_changes(source: Bundle) -> N
     assert folder.stat().st_ino == inode
     assert derive(source, changed(source, 8)) != folder
     assert derive(source, changed(source), sharing="auto") != folder
+
+
+def spoil(path: Path) -> None:
+    """Other bytes of the same number, under the same time."""
+    status = path.stat()
+    path.write_bytes(os.urandom(status.st_size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 @pytest.mark.parametrize(
@@ -259,11 +298,24 @@ def test_a_derived_bundle_is_reused_until_something_changes(source: Bundle) -> N
         lambda source, derived: (source / "tokenizer.json").unlink(),
         lambda source, derived: (derived / "model.onnx").unlink(),
         lambda source, derived: (derived / "model.onnx").write_bytes(b"short"),
+        lambda source, derived: spoil(derived / "model.onnx"),
+        lambda source, derived: spoil(derived / "tokenizer.json"),
         lambda source, derived: (derived / "genai_config.json").write_text("{}"),
         lambda source, derived: (derived / DERIVED_MARK).write_text("{"),
         lambda source, derived: shutil.rmtree(derived),
     ],
-    ids=["changed", "added", "removed", "lost", "truncated", "config", "mark", "gone"],
+    ids=[
+        "changed",
+        "added",
+        "removed",
+        "lost",
+        "truncated",
+        "graph",
+        "tokenizer",
+        "config",
+        "mark",
+        "gone",
+    ],
 )
 def test_it_is_rebuilt_when_a_source_file_changed_or_it_is_damaged(
     tmp_path: Path, change: Any
@@ -356,7 +408,64 @@ def test_no_place_to_write_is_an_error_that_names_the_cache(tmp_path: Path, cach
     bundle = Bundle.open(folder)
     with pytest.raises(WriteError) as caught:
         derive(bundle, changed(bundle))
-    assert str(cache) in caught.value.problem
+    assert str(cache) in caught.value.facts["found"]
+    assert str(folder / "_compiled") in caught.value.facts["found"]
+    assert caught.value.facts["fix"] == "set TURNOUT_CACHE_DIR to a folder that can be written"
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """From now on nothing can be copied into these folders."""
+    copy = shutil.copyfile
+
+    def full(source: Path, target: Path) -> object:
+        if any(target.is_relative_to(folder.resolve()) for folder in folders):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+
+
+def test_a_full_disk_is_passed_over_for_the_cache_and_nothing_is_left_on_it(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    bundle = Bundle.open(folder)
+    fill_disk(monkeypatch, folder)
+    derived = derive(bundle, changed(bundle))
+    assert derived.is_relative_to(cache.resolve())
+    assert generate(derived) == TOKENS
+    assert not (folder / "_compiled").exists()
+
+
+def test_where_all_is_full_the_advice_can_be_followed_and_nothing_is_left(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    bundle = Bundle.open(folder)
+    fill_disk(monkeypatch, folder, cache)
+    with pytest.raises(WriteError) as caught:
+        derive(bundle, changed(bundle))
+    assert "No space left" in caught.value.facts["found"]
+    assert caught.value.facts["fix"] == (
+        "free some space, or set TURNOUT_CACHE_DIR to a folder with more room"
+    )
+    assert not (folder / "_compiled").exists()
+    assert not cache.exists()
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert generate(derive(bundle, changed(bundle))) == TOKENS
+
+
+def test_what_others_derived_stays_when_the_disk_is_full(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_flat(tmp_path / "bundle")
+    bundle = Bundle.open(folder)
+    derived = derive(bundle, changed(bundle))
+    fill_disk(monkeypatch, folder, cache)
+    with pytest.raises(WriteError):
+        derive(bundle, changed(bundle, 8))
+    assert derive(bundle, changed(bundle)) == derived
+    assert generate(derived) == TOKENS
 
 
 def test_a_derived_bundle_is_no_source(source: Bundle) -> None:
@@ -411,7 +520,7 @@ def test_across_file_systems_a_hub_cache_is_derived_beside_its_blobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = as_hub_cache(build_flat(tmp_path / "source"), tmp_path / "hub")
-    monkeypatch.setattr(MODULE, "_same_disk", lambda blobs, cache: False)
+    monkeypatch.setattr("turnout.compiling.places.same_disk", lambda blobs, cache: False)
     bundle = Bundle.open(folder)
     derived = loadable(bundle, bundle.config)
     assert derived.is_relative_to(folder.resolve() / "_compiled")

@@ -10,7 +10,6 @@ refuse, so there the weights are hard links to the hub's blobs.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -32,16 +31,20 @@ from turnout.bundle import (
     Stage,
     require_regular,
 )
-from turnout.errors import GraphError, NotABundleError, WriteError
-from turnout.files import atomic_folder, explain_os_error, is_file, link_or_copy
+from turnout.bundle.tokenizer import FILES
+from turnout.compiling.places import cannot_write, opened, places
+from turnout.errors import BundleError, GraphError, NotABundleError, WriteError
+from turnout.files import atomic_folder, is_file, link_or_copy
 
 CONTEXT_PATH = "ep.context_file_path"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # Larger files are linked when a stage needs them, and left out when nothing names them.
 SMALL = 64 << 20
 _WEIGHT_SUFFIXES = frozenset(
     {".data", ".onnx_data", ".bin", ".safetensors", ".gguf", ".pt", ".pth", ".h5", ".msgpack"}
 )
+# Files that onnxruntime-genai reads though no config names them.
+_READ_UNNAMED = frozenset({*FILES, "processor_config.json", "audio_processor_config.json"})
 _LOCK_SECONDS = 600
 _log = logging.getLogger(__name__)
 
@@ -69,6 +72,7 @@ def derive(
     It is `_compiled/routes/<12 hex digits>` of the bundle or, where that cannot be written or
     the bundle is a hub's cache, in the cache folder. An absolute path without links. Another
     process that derives the same waits for this one. The source's own files are not touched.
+    A place that turns out to be full is passed over for the other one.
 
     Raises `BundleError` for a source that names files outside itself, `GraphError` for graphs
     or data files that are missing, `WriteError`.
@@ -81,61 +85,38 @@ def derive(
         )
     routed = replace(bundle, path=bundle.path.resolve(), config=effective)
     key = hashlib.sha256(f"{effective.text}\0{sharing}".encode()).hexdigest()[:12]
-    target = _place(routed) / key
-    try:
-        with FileLock(target.with_name(f".{key}.lock"), timeout=_LOCK_SECONDS):
-            contents = _Contents.of(routed, target)
-            if not _is_fresh(target, contents):
-                _write(target, contents, say)
-            return target
-    except Timeout as error:
-        raise WriteError(
-            f"Another process has been writing {target} for {_LOCK_SECONDS} seconds.",
-            where=target,
-            fix="wait for it, or end it",
-        ) from error
+    problems: list[tuple[Path, OSError]] = []
+    for place in places(routed):
+        try:
+            with opened(place) as folder:
+                return _derive_in(folder / key, routed, say)
+        except Timeout as error:
+            raise WriteError(
+                f"Another process has been writing {place / key} for {_LOCK_SECONDS} seconds.",
+                where=place / key,
+                fix="wait for it, or end it",
+            ) from error
+        except OSError as error:
+            problems.append((place, error))
+        except WriteError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            problems.append((place, error.__cause__))
+    raise cannot_write(problems) from problems[-1][1]
 
 
-def cache_folder() -> Path:
-    """`$TURNOUT_CACHE_DIR`, or the user's cache folder for this program."""
-    chosen = os.environ.get("TURNOUT_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    from platformdirs import user_cache_path
-
-    return user_cache_path("turnout", appauthor=False)
+def _derive_in(target: Path, routed: Bundle, say: Say) -> Path:
+    with FileLock(target.with_name(f".{target.name}.lock"), timeout=_LOCK_SECONDS):
+        contents = _Contents.of(routed, target)
+        if not _is_fresh(target, contents):
+            _write(target, contents, say)
+        return target
 
 
 def _needs_links(bundle: Bundle) -> bool:
     return bundle.blobs is not None and any(
         bundle.data_files(stage) for stage in bundle.stages if stage.filename
     )
-
-
-def _place(bundle: Bundle) -> Path:
-    """The folder for derived bundles of this source, made now: the best that can be written."""
-    inside = bundle.path / COMPILED / "routes"
-    name = hashlib.sha256(os.fsencode(bundle.path)).hexdigest()[:12]
-    cache = cache_folder() / "bundles" / name / "routes"
-    places = [inside, cache]
-    if bundle.blobs is not None and _same_disk(bundle.blobs, cache):
-        places = [cache, inside]  # a hub's folder is left as its client made it
-    problem: OSError | None = None
-    for place in places:
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            if os.access(place, os.W_OK):
-                return place.resolve()
-        except OSError as error:
-            problem = error
-    problem = problem or PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    raise explain_os_error(problem, places[-1]) from problem
-
-
-def _same_disk(folder: Path, future: Path) -> bool:
-    while not future.exists():
-        future = future.parent
-    return folder.stat().st_dev == future.stat().st_dev
 
 
 @dataclass(frozen=True)
@@ -147,6 +128,7 @@ class _Contents:
     copies: tuple[str, ...]
     links: tuple[str, ...]
     weights: bool  # whether weights are among the links
+    skipped: tuple[str, ...]  # links that lead out of the source, which nothing needs
 
     @classmethod
     def of(cls, bundle: Bundle, target: Path) -> _Contents:
@@ -173,11 +155,11 @@ class _Contents:
                 options[stage.name] = needs
         small = {name for name in graphs if _size(bundle, name) <= SMALL}
         known = graphs | binaries | _all_data(bundle)
-        others, named = _others(bundle, known, large_too=beside and bool(binaries))
+        others, named, skipped = _others(bundle, known, large_too=beside and bool(binaries))
         copies = sorted(small | others)
         links = sorted((graphs - small) | data | binaries | named)
         config = _with_options(bundle, options)
-        return cls(bundle, config, tuple(copies), tuple(links), bool(data))
+        return cls(bundle, config, tuple(copies), tuple(links), bool(data), skipped)
 
     def manifest(self) -> dict[str, object]:
         """What the derived bundle was made of; it is fresh while this stays the same."""
@@ -185,9 +167,21 @@ class _Contents:
             "schema_version": SCHEMA_VERSION,
             "source": str(self.bundle.path),
             "config_sha256": hashlib.sha256(self.config.text.encode()).hexdigest(),
-            "copied": {name: _stamp(self.bundle, name, copied=True) for name in self.copies},
-            "linked": {name: _stamp(self.bundle, name, copied=False) for name in self.links},
+            "copied": self.stamps(self.bundle.path, self.copies, copied=True),
+            "linked": self.stamps(self.bundle.path, self.links, copied=False),
         }
+
+    def written(self, folder: Path) -> dict[str, object]:
+        """The files as they were written to `folder`, so that damage is noticed."""
+        return {
+            **self.stamps(folder, self.copies, copied=True),
+            **self.stamps(folder, self.links, copied=False),
+        }
+
+    @staticmethod
+    def stamps(root: Path, names: tuple[str, ...], *, copied: bool) -> dict[str, object]:
+        """Identity, size and times of the files `names` of `root`."""
+        return {name: _stamp(root / name, copied=copied) for name in names}
 
 
 def _all_data(bundle: Bundle) -> set[str]:
@@ -228,12 +222,16 @@ def _shared_initializers(bundle: Bundle) -> Iterator[str]:
                 yield PurePosixPath(name).as_posix()
 
 
-def _others(bundle: Bundle, known: set[str], *, large_too: bool) -> tuple[set[str], set[str]]:
+def _others(
+    bundle: Bundle, known: set[str], *, large_too: bool
+) -> tuple[set[str], set[str], tuple[str, ...]]:
     """The files beside graphs and weights: small ones (tokenizer, templates, processors), and
-    large ones that the config names, or all. What nothing names and is large is left out.
+    large ones that the config names, or all. What nothing names and is large is left out, and so
+    are links out of the bundle, listed last; one that the runtime would follow is refused.
     """
     small: set[str] = set()
     large: set[str] = set()
+    skipped: list[str] = []
     for folder, folders, names in os.walk(bundle.path):
         place = Path(folder)
         folders[:] = [
@@ -248,9 +246,17 @@ def _others(bundle: Bundle, known: set[str], *, large_too: bool) -> tuple[set[st
                 continue
             named = name in bundle.config.text
             weighty = path.suffix in _WEIGHT_SUFFIXES or path.stat().st_size > SMALL
-            if named or (large_too if weighty else path.suffix != ".onnx"):
-                (large if weighty else small).add(_name(bundle, bundle.file(name, what="file")))
-    return small, large
+            if not named and not (large_too if weighty else path.suffix != ".onnx"):
+                continue
+            try:
+                bundle.file(name, what="file")
+            except BundleError:
+                if named or file in _READ_UNNAMED:
+                    raise
+                skipped.append(name)
+                continue
+            (large if weighty else small).add(name)
+    return small, large, tuple(sorted(skipped))
 
 
 def _with_options(bundle: Bundle, options: dict[str, dict[str, str]]) -> GenaiConfig:
@@ -283,8 +289,8 @@ def _with_options(bundle: Bundle, options: dict[str, dict[str, str]]) -> GenaiCo
     return config
 
 
-def _stamp(bundle: Bundle, name: str, *, copied: bool) -> list[int]:
-    status = (bundle.path / name).stat()
+def _stamp(path: Path, *, copied: bool) -> list[int]:
+    status = path.stat()
     stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
     # Linking changes a file's own change time, so it says nothing about linked files.
     return [*stamp, status.st_ctime_ns] if copied else stamp
@@ -292,22 +298,17 @@ def _stamp(bundle: Bundle, name: str, *, copied: bool) -> list[int]:
 
 def _is_fresh(target: Path, contents: _Contents) -> bool:
     try:
-        written = json.loads((target / DERIVED_MARK).read_text("utf-8"))
-        if written != contents.manifest():
+        mark = json.loads((target / DERIVED_MARK).read_text("utf-8"))
+        if mark != {**contents.manifest(), "written": contents.written(target)}:
             return False
-        if (target / CONFIG_NAME).read_bytes() != contents.config.text.encode():
-            return False
-        return all(
-            (target / name).stat().st_size == _size(contents.bundle, name)
-            for name in (*contents.copies, *contents.links)
-        )
+        return (target / CONFIG_NAME).read_bytes() == contents.config.text.encode()
     except (OSError, ValueError):
         return False
 
 
 def _write(target: Path, contents: _Contents, say: Say) -> None:
     source = contents.bundle.path
-    manifest = json.dumps(contents.manifest(), indent=1)
+    manifest = contents.manifest()
     with atomic_folder(target, overwrite=True) as staging:
         linked = True
         for name in (*contents.copies, *contents.links):
@@ -318,7 +319,10 @@ def _write(target: Path, contents: _Contents, say: Say) -> None:
             else:
                 linked = link_or_copy(source / name, place) and linked
         (staging / CONFIG_NAME).write_bytes(contents.config.text.encode())
-        (staging / DERIVED_MARK).write_text(manifest + "\n", "utf-8")
+        mark = {**manifest, "written": contents.written(staging)}
+        (staging / DERIVED_MARK).write_text(json.dumps(mark, indent=1) + "\n", "utf-8")
+    if contents.skipped:
+        say(f"Left out, as links that lead out of {source}: {', '.join(contents.skipped)}.")
     if contents.weights:
         how = "hard links to" if linked else "copies of"
         say(f"The weights of {source} are loaded through {how} its files in {target}.")

@@ -1,0 +1,90 @@
+"""Where derived bundles go, and what to say where they cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from turnout.bundle import COMPILED, Bundle
+from turnout.errors import WriteError
+
+CACHE_VARIABLE = "TURNOUT_CACHE_DIR"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def cache_folder() -> Path:
+    """`$TURNOUT_CACHE_DIR`, or the user's cache folder for this program."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("turnout", appauthor=False)
+
+
+def places(bundle: Bundle) -> list[Path]:
+    """Folders for derived bundles of this source, the best first; they may not be there yet."""
+    inside = bundle.path / COMPILED / "routes"
+    name = hashlib.sha256(os.fsencode(bundle.path)).hexdigest()[:12]
+    cache = cache_folder() / "bundles" / name / "routes"
+    if bundle.blobs is not None and same_disk(bundle.blobs, cache):
+        return [cache, inside]  # a hub's folder is left as its client made it
+    return [inside, cache]
+
+
+def same_disk(folder: Path, future: Path) -> bool:
+    """Whether `future`, which need not be there, will be on the file system of `folder`."""
+    try:
+        while not future.exists():
+            future = future.parent
+        return folder.stat().st_dev == future.stat().st_dev
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def opened(place: Path) -> Iterator[Path]:
+    """`place`, made now, without links. What was made for it goes again when the block fails.
+
+    Raises `OSError` where it cannot be made or written in.
+    """
+    missing = [path for path in (place, *place.parents) if not path.exists()]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        _require_writable(place)
+        yield place.resolve()
+    except BaseException:
+        _remove_empty(missing)
+        raise
+
+
+def _require_writable(place: Path) -> None:
+    if not os.access(place, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders that hold nothing but locks, the deepest first."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if all(path.name.endswith(".lock") for path in folder.iterdir()):
+                for lock in folder.iterdir():
+                    lock.unlink()
+            folder.rmdir()
+
+
+def cannot_write(problems: list[tuple[Path, OSError]]) -> WriteError:
+    """The error for a derived bundle that no place took; `problems` are what each said."""
+    reasons = [f"{place}: {error.strerror or error}" for place, error in problems]
+    full = any(error.errno in _FULL for _, error in problems)
+    wanted = "with more room" if full else "that can be written"
+    return WriteError(
+        "The effective config of the route cannot be written anywhere.",
+        found="; ".join(reasons),
+        expected=f"a folder {wanted}, in the bundle or in the cache",
+        fix=("free some space, or " if full else "") + f"set {CACHE_VARIABLE} to a folder {wanted}",
+    )
