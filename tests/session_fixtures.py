@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,21 @@ class Bundles:
         if change is not None:
             edit_json(copy / "genai_config.json", change)
         return copy
+
+
+def long_bundle(folder: Path, kind: str) -> Path:
+    """A tiny bundle with a context of 40,000 tokens: its prompts can take seconds."""
+    from turnout.building import build
+
+    key = b"llama.context_length" + struct.pack("<I", 4)
+    data = (TINY / "llama-f32.gguf").read_bytes()
+    source = folder / "long.gguf"
+    source.write_bytes(data.replace(key + struct.pack("<I", 256), key + struct.pack("<I", 40_000)))
+    return build(source, folder / "long", accuracy_level=0, **KINDS[kind])
+
+
+# Some 38,000 tokens.
+LONG_PROMPT = "the cat " * 9500
 
 
 def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

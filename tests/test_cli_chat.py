@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from session_fixtures import Bundles, Terminal, edit_json, set_eos
+from session_fixtures import LONG_PROMPT, Bundles, Terminal, edit_json, long_bundle, set_eos
 from turnout.runtime import Session
 
 pytest_plugins = ("session_plugin",)
@@ -210,6 +211,33 @@ def test_ctrl_c_stops_an_answer_and_not_the_program(
     assert done.err.count("(stopped)") == 1
     assert done.out.count("\n") >= 2
     assert "Traceback" not in done.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_stops_a_long_message_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "turnout", "chat", str(long_bundle(tmp_path, "flat")), "--json", *N],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None
+    assert child.stderr is not None
+    child.stdin.write("/system\n")
+    child.stdin.flush()
+    # Whoever answers to this has been loaded.
+    assert child.stderr.readline() == "system: (none)\n"
+    child.stdin.write(LONG_PROMPT + "\n")
+    child.stdin.flush()
+    time.sleep(0.7)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate("the cat\n", timeout=60)
+    assert child.returncode == 0, err
+    assert err == "(stopped)\n"
+    document = json.loads(out)
+    assert [turn["finish_reason"] for turn in document["turns"]] == ["interrupted", "length"]
+    assert document["messages"][0]["content"] == "the cat"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")

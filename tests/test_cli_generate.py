@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from session_fixtures import Bundles, Terminal, edit_json, set_provider
+from session_fixtures import LONG_PROMPT, Bundles, Terminal, edit_json, long_bundle, set_provider
 from turnout.runtime import Session
 
 pytest_plugins = ("session_plugin",)
@@ -336,6 +337,31 @@ def test_ctrl_c_in_a_real_process_exits_with_130(flat: Path) -> None:
     assert child.returncode == 130
     assert out == b""
     assert b"Traceback" not in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("kind", ["flat", "pipeline"])
+def test_ctrl_c_is_heard_while_a_long_prompt_is_computed(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "prompt").write_text(LONG_PROMPT)
+    bundle = long_bundle(tmp_path, kind)
+    options = ("--prompt-file", str(tmp_path / "prompt"), "-v", "--stats")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "turnout", "generate", str(bundle), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    assert child.stderr.readline().startswith("prompt of ")
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert out == "\n"
+    found = re.search(r"^prefill  (\d+) of (\d+) tokens", err, re.MULTILINE)
+    assert found, err
+    assert 0 < int(found[1]) < int(found[2])
+    assert "decode   0 tokens (interrupted)" in err
 
 
 def test_the_document_survives_a_round_trip(turnout: Terminal, flat: Path) -> None:

@@ -26,7 +26,7 @@ from turnout.errors import (
 )
 from turnout.machine import plugins
 from turnout.routing import route
-from turnout.runtime import Conversation, SearchOptions, Session, loading
+from turnout.runtime import Conversation, SearchOptions, Session, generation, loading
 from turnout.runtime.interrupts import stop_on_interrupt
 
 pytest_plugins = ("session_plugin",)
@@ -174,6 +174,88 @@ def test_asking_to_stop_ends_the_text_between_two_tokens(bundles: Bundles) -> No
         assert result.finish_reason == "interrupted"
         assert len(result.token_ids) == 2
         assert text == result.text == session.decode(result.token_ids)
+
+
+LONG = [(index * 7) % 300 for index in range(200)]
+
+
+@pytest.mark.parametrize("kind", ["flat", "pipeline", "two sessions"])
+def test_a_long_prompt_is_computed_in_steps_to_the_same_tokens(
+    bundles: Bundles, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(bundles(kind)) as session:
+        in_steps = session.generate(LONG, max_new_tokens=8)
+        assert session.loaded.takes_steps
+        monkeypatch.setattr(generation, "PROMPT_STEP", 1000)
+        at_once = session.generate(LONG, max_new_tokens=8)
+    assert in_steps.token_ids == at_once.token_ids
+    assert in_steps.timing.prefilled_tokens == at_once.timing.prefilled_tokens == 200
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("kind", ["flat", "pipeline"])
+def test_a_long_prompt_is_computed_in_steps_on_openvino_too(
+    bundles: Bundles, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.open(bundles(kind))
+    with Session(bundle, route(bundle, ep="openvino", reproducible=True)) as session:
+        in_steps = session.generate(LONG, max_new_tokens=8)
+        monkeypatch.setattr(generation, "PROMPT_STEP", 1000)
+        assert session.generate(LONG, max_new_tokens=8).token_ids == in_steps.token_ids
+
+
+@pytest.mark.parametrize("kind", ["flat", "pipeline"])
+def test_asking_to_stop_is_heard_while_a_long_prompt_is_computed(
+    bundles: Bundles, kind: str
+) -> None:
+    with Session(bundles(kind)) as session:
+        result = session.generate(LONG, max_new_tokens=8, stop=lambda: True)
+        again = session.generate(LONG, max_new_tokens=8)
+    assert result.finish_reason == "interrupted"
+    assert (result.text, result.token_ids) == ("", ())
+    assert (result.prompt_tokens, result.timing.prefilled_tokens) == (200, 128)
+    assert result.timing.prefill_s > 0
+    assert result.timing.model_ttft_s is None
+    assert again.finish_reason == "length"
+
+
+def test_windows_of_fixed_length_are_left_to_the_runtime(bundles: Bundles) -> None:
+    """It pads what is appended to whole windows, so two parts are more than their sum."""
+    with Session(bundles("static")) as session:
+        assert not session.loaded.takes_steps
+        static = session.generate(LONG, max_new_tokens=8)
+    with Session(bundles("flat")) as session:
+        assert session.generate(LONG, max_new_tokens=8).token_ids == static.token_ids
+
+
+def test_a_bundle_that_takes_no_steps_after_all_is_computed_at_once(
+    bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault is made: bundles of other builders refuse to append (Concat, measured)."""
+    real = generation.create_generator
+    parts: list[int] = []
+
+    class Refusing:
+        def __init__(self, *arguments: Any) -> None:
+            self._real, self._appended = real(*arguments), False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def append_tokens(self, tokens: list[int]) -> None:
+            parts.append(len(tokens))
+            if self._appended:
+                raise RuntimeError("Non-zero status code returned while running Concat node.")
+            self._appended = True
+            self._real.append_tokens(tokens)
+
+    with Session(bundles()) as session:
+        expected = session.generate(LONG, max_new_tokens=8).token_ids
+        monkeypatch.setattr(generation, "create_generator", Refusing)
+        first, second = (session.generate(LONG, max_new_tokens=8) for _ in range(2))
+    assert first.token_ids == second.token_ids == expected
+    assert parts == [128, 72, 200, 200]
+    assert first.timing.prefilled_tokens == 200
 
 
 def test_a_stream_that_is_closed_has_no_result(bundles: Bundles) -> None:
@@ -630,6 +712,21 @@ def test_a_stopped_answer_stays_in_the_history_and_an_empty_one_does_not(
         assert conversation.messages[1] == {"role": "assistant", "content": stopped.text}
         conversation.say("and then", stop=lambda: True).result()
         assert len(conversation.messages) == 2
+
+
+def test_a_conversation_goes_on_after_a_stop_while_its_prompt_was_computed(
+    bundles: Bundles,
+) -> None:
+    long = "many words " * 14
+    with Session(bundles()) as session:
+        conversation = Conversation(session, options=SHORT)
+        stopped = conversation.say(long, stop=lambda: True).result()
+        assert 0 < stopped.timing.prefilled_tokens < stopped.prompt_tokens
+        assert conversation.messages == []
+        answer = conversation.say(long).result()
+        fresh = session.generate(long, options=SHORT)
+    assert answer.timing.continued_tokens > 0
+    assert answer.text == fresh.text
 
 
 def test_a_conversation_that_is_reset_begins_anew(bundles: Bundles) -> None:

@@ -57,10 +57,12 @@ def lines(session: Session, result: GenerationResult, memory: Memory | None) -> 
 def answer_lines(result: GenerationResult) -> Iterator[str]:
     """What one answer took."""
     timing = result.timing
-    kept = result.prompt_tokens - timing.prefilled_tokens
+    kept = timing.continued_tokens
+    known = kept + timing.prefilled_tokens
+    of_all = "" if known == result.prompt_tokens else f" of {result.prompt_tokens}"
     continued = f" ({kept} kept from the last turn)" if kept else ""
     yield (
-        f"prefill  {result.prompt_tokens} tokens{continued} in {_seconds(timing.prefill_s)},"
+        f"prefill  {known}{of_all} tokens{continued} in {_seconds(timing.prefill_s)},"
         f" {_rate(timing.prefill_tokens_per_second)}"
     )
     yield f"TTFT     {_seconds(timing.request_ttft_s)}"

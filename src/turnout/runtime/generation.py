@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from turnout.runtime.loading import Clock, Loaded
     from turnout.runtime.prompt import Length
 
+# Tokens of a prompt that are computed by one call of the runtime, which hears nobody meanwhile.
+# No slower than a whole prompt at once (measured, docs/runtime.md).
+PROMPT_STEP = 128
+
 FinishReason = Literal["eos", "length", "interrupted"]
 
 
@@ -127,7 +131,7 @@ class Generation(Iterator[str]):
         self._spans: dict[str, float] = {}
         self._token_s: list[float] = []
         self._end_s: float | None = None
-        self._prefilled = 0
+        self._prefilled = self._continued = 0
         self._doing = "creating the generator"
         self._finish: FinishReason = "length"
         self._result: GenerationResult | None = None
@@ -168,10 +172,14 @@ class Generation(Iterator[str]):
     def _run(self) -> Generator[str, None, None]:
         generator: Any = None
         try:
-            generator, done = self._timed("creation_s", self._source.take, self._request)
+            generator = self._take()
+            if not self._prefill(generator):
+                generator = None
+                generator = self._take()
+                self._prefill(generator)
             decoder = self._loaded.codec.decoder(whole_text=self._request.templated)
             pieces: list[str] = []
-            for token in self._tokens(generator, done):
+            for token in self._tokens(generator):
                 piece = self._decode(decoder.push, token) if self._stream else ""
                 if piece:
                     pieces.append(piece)
@@ -192,12 +200,39 @@ class Generation(Iterator[str]):
             # An exception that is looked at keeps this frame alive, and with it the generator.
             generator = None
 
-    def _tokens(self, generator: Any, done: int) -> Generator[int, None, None]:
+    def _take(self) -> Any:
+        generator, self._continued = self._timed("creation_s", self._source.take, self._request)
+        return generator
+
+    def _prefill(self, generator: Any) -> bool:
+        """Compute the prompt, or as much of it until asked to stop.
+
+        False for a generator that does not go on after its first step: then the prompt has to
+        be computed anew, and from now on at once.
+        """
         self._doing = "computing the prompt"
-        fresh = list(self._request.token_ids[done:])
-        self._prefilled = len(fresh)
-        self._timed("prefill_s", generator.append_tokens, fresh)
-        while len(self._token_s) < self._request.length.new_tokens:
+        self._prefilled = 0
+        fresh = list(self._request.token_ids[self._continued :])
+        step = PROMPT_STEP if self._loaded.takes_steps else len(fresh)
+        while self._prefilled < len(fresh):
+            if self._prefilled and self._stop():
+                self._finish = "interrupted"
+                break
+            part = fresh[self._prefilled : self._prefilled + step]
+            try:
+                self._timed("prefill_s", generator.append_tokens, part)
+            except RuntimeError:
+                if not self._prefilled:
+                    raise
+                self._loaded.takes_steps = False
+                return False
+            self._prefilled += len(part)
+        return True
+
+    def _tokens(self, generator: Any) -> Generator[int, None, None]:
+        while (
+            self._finish != "interrupted" and len(self._token_s) < self._request.length.new_tokens
+        ):
             if self._stop():
                 self._finish = "interrupted"
                 return
@@ -220,6 +255,7 @@ class Generation(Iterator[str]):
             decode_s=tuple(self._token_s[1:]),
             end_s=self._end_s,
             prefilled_tokens=self._prefilled,
+            continued_tokens=self._continued,
             **self._spans,
         )
         return GenerationResult(

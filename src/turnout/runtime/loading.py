@@ -24,7 +24,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Loaded:
-    """The runtime's objects for one bundle, and what is known about it."""
+    """The runtime's objects for one bundle, and what is known about it.
+
+    `takes_steps`: whether a prompt can be appended piece by piece.
+    """
 
     model: Any
     codec: Codec
@@ -35,6 +38,7 @@ class Loaded:
     eos_ids: frozenset[int]
     pad_id: int | None
     spans: LoadSpans
+    takes_steps: bool
 
 
 def effective_config(bundle: Bundle, route: Route | None) -> GenaiConfig:
@@ -95,7 +99,14 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
         eos_ids=frozenset(int(token) for token in tokenizer.eos_token_ids),
         pad_id=config.get(("model", "pad_token_id")),
         spans=timer.load_spans(),
+        takes_steps=not _slides_inputs(config),
     )
+
+
+def _slides_inputs(config: GenaiConfig) -> bool:
+    """Whether the runtime cuts prompts into windows itself, and pads each part to whole ones."""
+    window = config.get(("model", "decoder", "sliding_window"))
+    return isinstance(window, dict) and window.get("slide_inputs") is not False
 
 
 def _tokenizer_folder(bundle: Bundle, config: GenaiConfig) -> Path:

@@ -36,7 +36,8 @@ class RequestSpans:
     """What one request took, step by step.
 
     `creation_s` makes the generator (or rewinds one that is kept). `prefill_s` computes
-    `prefilled_tokens`, which is the whole prompt unless an earlier turn's is continued.
+    `prefilled_tokens`, which is the whole prompt but for `continued_tokens`, kept from an
+    earlier turn, and for what was not computed any more when a stop was asked for.
     `first_token_s` is None when no token came out; `decode_s` has one entry for every
     later token. `end_s` is the step that found the end of the text, which yields no
     token and so takes no part in a rate. `detokenization_s` covers all pieces of a stream.
@@ -52,6 +53,7 @@ class RequestSpans:
     sequence_s: float
     detokenization_s: float
     prefilled_tokens: int
+    continued_tokens: int = 0
 
     @property
     def generated_tokens(self) -> int:
