@@ -96,6 +96,14 @@ def from_environment() -> Iterator[Origin]:
                 expected=f"name=path pairs separated by {os.pathsep!r}",
                 fix=f"for example {ENVIRONMENT_VARIABLE}=openvino=/path/to/the/plugin/library",
             )
+        known = catalog.find(name)
+        if known is not None and known.builtin:
+            raise UsageError(
+                f"{ENVIRONMENT_VARIABLE} names {known.alias}, which every runtime has built in.",
+                found=repr(entry),
+                expected="the name of an EP that is a plugin",
+                fix=f"name the EP that {path} brings, or take the entry out",
+            )
         plugin = _checked(Plugin(catalog.canonical(name), ENVIRONMENT_VARIABLE, path))
         yield Origin(f"environment:{entry}", plugin.source, plugin.name, lambda p=plugin: (p,))  # type: ignore[misc]
 
