@@ -88,6 +88,19 @@ def test_a_malformed_environment_variable_is_a_usage_error(
     assert repr(text) in caught.value.facts["found"]
 
 
+@pytest.mark.parametrize("name", ["cpu", "CPUExecutionProvider", " CPU "])
+def test_a_plugin_cannot_take_the_name_of_what_is_built_in(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = f"{name}=/some/plugin.so"
+    monkeypatch.setenv("TURNOUT_EP_PATH", f"acme=/other.so{os.pathsep}{entry}")
+    for look in (plugins.find, Inventory.discover):
+        with pytest.raises(UsageError, match="names cpu, which every runtime has") as caught:
+            look()
+        assert repr(entry) in caught.value.facts["found"]
+        assert "/some/plugin.so" in caught.value.facts["fix"]
+
+
 @pytest.mark.parametrize(
     "helpers",
     [
@@ -366,6 +379,18 @@ def test_known_eps_that_are_not_installed_come_with_a_package_of_the_platform() 
         ("NvTensorRTRTXExecutionProvider", "onnxruntime-ep-nv-tensorrt-rtx"),
         ("WebGpuExecutionProvider", "onnxruntime-ep-webgpu"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices"),
+    [("windows-arm64", ("npu", "gpu")), ("linux-x86_64", ()), ("windows-x86_64", ())],
+)
+def test_a_missing_ep_that_could_only_compile_here_promises_no_device(
+    platform: str, devices: tuple[str, ...]
+) -> None:
+    (qnn,) = [ep for ep in missing_eps([], platform) if ep.package == "onnxruntime-qnn"]
+    assert qnn.devices == devices
+    assert ("can only compile" in plugins.how_to_install("qnn", platform)) == (devices == ())
 
 
 # The document

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -31,6 +32,7 @@ from turnout.errors import (
     UsageError,
 )
 from turnout.machine import Device, InstalledEp, Inventory
+from turnout.machine.inventory import Platform
 from turnout.routing import OptionRequest, Route, RouteRequest, StageRequest, resolve, route
 
 INVENTORIES = Path(__file__).parent / "data" / "inventories"
@@ -664,6 +666,41 @@ def test_the_help_of_device_names_config() -> None:
     assert "config, the default, respects the bundle's own configuration" in text
     assert "NAME=EP[@DEVICE]" in text
     assert CliRunner().invoke(app, []).output == "None config None\n"
+
+
+def without(word: str, *eps: InstalledEp) -> Inventory:
+    """A machine of that platform with the CPU EP and these."""
+    inventory = Inventory.minimal()
+    return msgspec.structs.replace(
+        inventory, platform=Platform(word=word), eps=(*inventory.eps, *eps)
+    )
+
+
+OPENVINO = InstalledEp("OpenVINOExecutionProvider", "x", devices=(Device("cpu"),))
+BROKEN = InstalledEp("OpenVINOExecutionProvider", "x", problem="no libx", fix="install libx")
+QNN_HOST = InstalledEp("QNNExecutionProvider", "x", devices=(Device("cpu", compile_only=True),))
+
+
+@pytest.mark.parametrize(
+    ("inventory", "fix"),
+    [
+        (without("linux-x86_64"), "pip install onnxruntime-ep-openvino"),
+        (
+            without("linux-x86_64", OPENVINO, QNN_HOST),
+            "openvino is installed but finds no npu: check that the machine has one, and its"
+            " driver",
+        ),
+        (without("linux-x86_64", BROKEN), "mend openvino: install libx"),
+        (without("windows-arm64"), "pip install onnxruntime-qnn"),
+        (without("linux-arm64"), "no package of an EP for npu is known for linux-arm64"),
+    ],
+)
+def test_the_advice_for_a_device_names_only_what_could_serve_it_there(
+    inventory: Inventory, fix: str
+) -> None:
+    with pytest.raises(DeviceUnavailableError) as caught:
+        resolve(flat(), inventory, request_from(device="npu"))
+    assert caught.value.facts["fix"] == fix
 
 
 def test_an_inventory_file_that_is_missing_is_wrong_usage(tmp_path: Path) -> None:

@@ -26,12 +26,14 @@ class Package:
     `platforms` are `system-machine` words (`linux-x86_64`, `windows-arm64`, `macos-arm64`).
     `module` is the module of a plugin package and `library` the stem of the library inside it,
     both None for a package that takes onnxruntime's place and has the EP built in.
+    `compile_only` are those platforms on which it can prepare models but not run them.
     """
 
     name: str
     platforms: tuple[str, ...]
     module: str | None = None
     library: str | None = None
+    compile_only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,11 @@ class Ep:
     def package_for(self, platform: str) -> Package | None:
         """The package to install on `platform`, None if there is none."""
         return next((p for p in self.packages if platform in p.platforms), None)
+
+    def runs_on(self, platform: str) -> bool:
+        """Whether it can run on `platform` with what its packages bring there."""
+        package = self.package_for(platform)
+        return package is None or platform not in package.compile_only
 
     @property
     def selecting_options(self) -> tuple[str, ...]:
@@ -215,6 +222,7 @@ EPS: tuple[Ep, ...] = (
                 (*_X86, "windows-arm64"),
                 "onnxruntime_qnn",
                 "onnxruntime_providers_qnn",
+                compile_only=_X86,
             ),
         ),
     ),

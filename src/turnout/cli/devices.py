@@ -107,6 +107,8 @@ def _print_missing(console: Console, inventory: Inventory) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for ep in inventory.missing:
         table.add_row(
-            f"  {catalog.alias_of(ep.name)}", ", ".join(ep.devices), f"pip install {ep.package}"
+            f"  {catalog.alias_of(ep.name)}",
+            ", ".join(ep.devices) or "compile only",
+            f"pip install {ep.package}",
         )
     console.print(table)

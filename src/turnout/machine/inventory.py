@@ -89,7 +89,10 @@ class InstalledEp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class MissingEp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A known EP that is not installed, and the package that brings it to this platform."""
+    """A known EP that is not installed, and the package that brings it to this platform.
+
+    `devices` are those that it can run on there; none where it could only compile.
+    """
 
     name: str
     devices: tuple[str, ...]
@@ -205,7 +208,11 @@ def missing_eps(installed: Iterable[str], platform: str) -> tuple[MissingEp, ...
     """Known EPs that are not `installed` and have a package for `platform`."""
     here = set(installed)
     return tuple(
-        MissingEp(name=ep.name, devices=ep.devices, package=package.name)
+        MissingEp(
+            name=ep.name,
+            devices=ep.devices if ep.runs_on(platform) else (),
+            package=package.name,
+        )
         for ep in catalog.EPS
         if ep.name not in here and (package := ep.package_for(platform)) is not None
     )

@@ -102,7 +102,8 @@ def how_to_install(name: str, platform: str | None = None) -> str:
         return f"set {ENVIRONMENT_VARIABLE}={name}=PATH to the library of its plugin"
     package = known.package_for(word)
     if package is not None:
-        return f"pip install {package.name}"
+        limit = "" if known.runs_on(word) else f" (on {word} it can only compile, not run)"
+        return f"pip install {package.name}{limit}"
     if known.otherwise is not None:
         return f"{known.alias} {known.otherwise}"
     return f"no package of {known.alias} is known for {word}"

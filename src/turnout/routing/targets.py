@@ -113,17 +113,34 @@ def _not_here(ep: InstalledEp, device: str | None, inventory: Inventory) -> Devi
 
 
 def _no_device(device: str, inventory: Inventory) -> DeviceUnavailableError:
-    from turnout.machine.plugins import how_to_install
+    from turnout.machine.plugins import platform_word
 
-    word = inventory.platform.word
-    names = [ep.name for ep in inventory.missing if device in ep.devices]
-    if not names:
-        names = [ep.name for ep in catalog.EPS if ep.serves(device) and ep.package_for(word)]
-    hints = [how_to_install(name, word) for name in names if inventory.ep(name) is None]
+    word = inventory.platform.word or platform_word()
+    hints = [
+        hint
+        for ep in catalog.EPS
+        if ep.serves(device) and ep.runs_on(word)
+        if (hint := _way_to(ep, device, inventory.ep(ep.name), word)) is not None
+    ]
     return DeviceUnavailableError(
         f"No execution provider of the machine serves {device}.",
         found=f"the machine has {available(inventory)}",
-        fix="; or ".join(hints) or f"check the driver of the {device}",
+        fix="; or ".join(hints) or f"no package of an EP for {device} is known for {word}",
+    )
+
+
+def _way_to(
+    ep: catalog.Ep, device: str, installed: InstalledEp | None, platform: str
+) -> str | None:
+    """What is lacking for an EP to serve a device, as a phrase; None if nothing is known."""
+    if installed is None:
+        package = ep.package_for(platform)
+        return f"pip install {package.name}" if package is not None else None
+    if installed.problem is not None:
+        return f"mend {ep.alias}" + (f": {installed.fix}" if installed.fix else "")
+    return (
+        f"{ep.alias} is installed but finds no {device}: check that the machine has one,"
+        " and its driver"
     )
 
 
