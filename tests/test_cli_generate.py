@@ -182,11 +182,34 @@ def test_ep_cpu_runs_a_bundle_made_for_an_accelerator_that_is_not_here(
     path = bundles(
         "pipeline", change=set_provider("transformer", {"qnn": {"backend_path": "QnnHtp.dll"}})
     )
-    assert turnout("generate", path, "the cat", *N).code == 1
+    failed = turnout("generate", path, "the cat", *N)
+    assert failed.code == 1
+    ways = re.search(r"fix: route to what this machine has, with (.*?); otherwise: ", failed.err)
+    assert ways is not None, failed.err
+    assert "--ep cpu" in ways[1].split(" or ")
+    assert "qnn" not in ways[1]
     done = turnout("generate", path, "the cat", "--ep", "cpu", "--json", *N)
     assert done.code == 0, done.err
     assert done.json["route"]["effective"] == "cpu"
     assert set(done.json["route"]["stages"].values()) == {"cpu"}
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_config_that_the_runtime_refuses_is_named_where_the_user_has_it(
+    turnout: Terminal,
+    bundles: Bundles,
+    writable: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
+    path = bundles(change=lambda config: config["model"].update(type=7))
+    if not writable:
+        (path / "_compiled").write_text("in the way")
+    done = turnout("generate", path, "the cat", "--session-option", "a.b=1")
+    assert done.code == 1
+    assert f"{path}/genai_config.json" in done.err
+    assert "routes" not in done.err
 
 
 @pytest.mark.openvino

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnout import catalog
+from turnout.bundle import COMPILED
 from turnout.errors import GenerationError, LoadError, MachineError, TurnoutError
+from turnout.runtime import layout
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GenaiConfig, Stage
@@ -57,10 +59,12 @@ _FIXES = (
         "install what provides the library, or route elsewhere with --ep or --stage",
     ),
     (
-        r"parsing '.*genai_config.json'|Unsupported model_type|must be",
+        r"parsing '.*genai_config.json'|must be",
         "correct genai_config.json, or use the version of onnxruntime-genai that it was made for",
     ),
 )
+
+_NAMES_FIX = "compare model.type and the names of model.decoder with what the graph has"
 
 
 def explain(message: str, step: str, config: GenaiConfig, bundle: Bundle) -> LoadError:
@@ -68,6 +72,9 @@ def explain(message: str, step: str, config: GenaiConfig, bundle: Bundle) -> Loa
 
     `config` is the effective one of `bundle`.
     """
+    message = _in_the_bundle(message, bundle)
+    if step != "tokenizer" and layout.misfit(message, config):
+        return layout.wrong_type(config, bundle.path, tidy(message))
     fix = next((fix for pattern, fix in _FIXES if re.search(pattern, message)), None)
     if step == "config":
         problem, where = "The runtime refuses the bundle's configuration.", bundle.path
@@ -81,6 +88,16 @@ def explain(message: str, step: str, config: GenaiConfig, bundle: Bundle) -> Loa
     return LoadError(problem, found=tidy(message), where=where, fix=fix)
 
 
+def _in_the_bundle(message: str, bundle: Bundle) -> str:
+    """The message with a derived bundle's folder replaced by that of its source."""
+    from turnout.compiling import cache_folder
+
+    for root in (bundle.path.resolve() / COMPILED, (cache_folder() / "bundles").resolve()):
+        folder = re.escape(str(root)) + r"(?:[/\\][0-9a-f]{12})?[/\\]routes[/\\][0-9a-f]{12}"
+        message = re.sub(folder, lambda _: str(bundle.path), message)
+    return message
+
+
 def unavailable(
     error: MachineError, eps: Iterable[str], config: GenaiConfig, bundle: Path
 ) -> LoadError:
@@ -89,14 +106,29 @@ def unavailable(
     stages = [s for s in config.stages() if any(entry.ep in named for entry in s.providers)]
     facts = {name: error.facts.get(name) for name in ("found", "expected", "where", "fix")}
     facts["where"] = facts["where"] or str(bundle)
+    otherwise = f"; otherwise: {facts['fix']}" if facts["fix"] else ""
+    facts["fix"] = f"route to what this machine has, with {_routes(named)}{otherwise}"
     return LoadError(f"{_problem(stages, 'cannot be loaded')} {error.problem}", **facts)
+
+
+def _routes(failed: Sequence[str]) -> str:
+    """Options that route to an EP that runs here, other than those that failed."""
+    from turnout.machine import Inventory
+
+    try:
+        inventory = Inventory.discover()
+    except TurnoutError:
+        inventory = Inventory.minimal()
+    able = [ep.alias for ep in inventory.eps if ep.kinds and ep.name not in failed]
+    return " or ".join(f"--ep {alias}" for alias in able)
 
 
 def failed_run(message: str, doing: str, config: GenaiConfig) -> GenerationError:
     """The error for what the runtime said while generating; `doing` names the step."""
     stages = blame(message, config, plugins_else=False)
     problem = _problem(stages, "failed") if stages else "The model failed."
-    return GenerationError(problem, found=tidy(message), where=doing)
+    fix = _NAMES_FIX if re.search(r"Model (?:in|out)put was not found", message) else None
+    return GenerationError(problem, found=tidy(message), where=doing, fix=fix)
 
 
 def tidy(message: str) -> str:
