@@ -521,11 +521,80 @@ def test_a_device_that_is_not_there_is_blamed_on_the_stage_that_asks_for_it(
 
 
 def test_a_config_that_the_runtime_refuses_is_blamed_on_the_config(bundles: Bundles) -> None:
-    path = bundles(change=lambda config: config["model"].update(type="mymodel"))
+    path = bundles(change=lambda config: config["model"].update(nonsense=1))
     with pytest.raises(LoadError) as caught:
         Session(path).load()
-    assert "mymodel" in str(caught.value)
+    assert "nonsense" in caught.value.facts["found"]
     assert "genai_config.json" in caught.value.facts["fix"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "right"),
+    [
+        ("flat", "decoder-pipeline", "decoder"),
+        ("flat", "whisper", "decoder"),
+        ("flat", "phi3v", "decoder"),
+        ("flat", "phi4mm", "decoder"),
+        ("flat", "gemma3", "decoder"),
+        ("flat", "qwen2_5_vl", "decoder"),
+        ("flat", "nemotron_speech", "decoder"),
+        ("flat", "parakeet_tdt", "decoder"),
+        ("flat", "marian-ssru", "decoder"),
+        ("flat", "mymodel", "decoder"),
+        ("pipeline", "llama", "decoder-pipeline"),
+        ("pipeline", "whisper", "decoder-pipeline"),
+        ("pipeline", "gemma3", "decoder-pipeline"),
+        ("pipeline", "nemotron_speech", "decoder-pipeline"),
+        ("pipeline", "mymodel", "decoder-pipeline"),
+    ],
+)
+def test_a_model_type_that_does_not_fit_the_layout_is_named(
+    bundles: Bundles, kind: str, wrong: str, right: str
+) -> None:
+    """G#1825: what the error proposes loads."""
+    path = bundles(kind, change=lambda config: config["model"].update(type=wrong))
+    with pytest.raises(LoadError, match="model type") as caught:
+        Session(path).load()
+    facts = caught.value.facts
+    assert facts["found"].startswith(f'"{wrong}"')
+    assert right in facts["expected"]
+    assert facts["where"] == f"{path / 'genai_config.json'}: model.type"
+    assert f'"{right}"' in facts["fix"]
+    edit_json(path / "genai_config.json", lambda config: config["model"].update(type=right))
+    with Session(path) as session:
+        assert session.generate("the cat", max_new_tokens=1).token_ids
+
+
+def test_other_failures_of_a_right_type_are_not_blamed_on_the_type(bundles: Bundles) -> None:
+    path = bundles("pipeline")
+    (path / "lm_head.onnx").unlink()
+    with pytest.raises(LoadError, match="Stage lm_head"):
+        Session(path).load()
+
+
+def test_a_graph_without_the_inputs_of_its_type_fails_with_a_hint(bundles: Bundles) -> None:
+    """gpt2 reads one tensor of keys and values a layer."""
+    path = bundles(change=lambda config: config["model"].update(type="gpt2"))
+    with Session(path) as session, pytest.raises(GenerationError) as caught:
+        session.generate("the cat")
+    assert "model.type" in caught.value.facts["fix"]
+
+
+def test_only_what_was_tried_is_computed_in_steps(bundles: Bundles) -> None:
+    from turnout.runtime.layout import takes_steps
+
+    def with_vision(config: dict[str, Any]) -> None:
+        config["model"]["vision"] = {"filename": "vision.onnx"}
+
+    def slides(config: dict[str, Any]) -> None:
+        config["model"]["decoder"]["sliding_window"] = {"window_size": 16, "slide_inputs": True}
+
+    plain, vision, window = (
+        Bundle.open(bundles(change=change)) for change in (None, with_vision, slides)
+    )
+    assert takes_steps(plain.config, plain)
+    assert not takes_steps(vision.config, vision)
+    assert not takes_steps(window.config, window)
 
 
 def test_a_failure_that_names_no_stage_is_blamed_on_those_with_a_plugin(bundles: Bundles) -> None:

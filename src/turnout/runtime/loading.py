@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnout import catalog
 from turnout.errors import MachineError
-from turnout.runtime import failures, prompt
+from turnout.runtime import failures, layout, prompt
 from turnout.runtime.codec import Codec
 from turnout.runtime.timing import LoadSpans
 
@@ -64,6 +64,7 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
     a line about a preparation that a user should know of.
     """
     config = effective_config(bundle, route)
+    layout.check_type(config, bundle.path)
     timer = _Timer(clock)
     with timer.span("registration"):
         _register(config, bundle)
@@ -99,14 +100,8 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
         eos_ids=frozenset(int(token) for token in tokenizer.eos_token_ids),
         pad_id=config.get(("model", "pad_token_id")),
         spans=timer.load_spans(),
-        takes_steps=not _slides_inputs(config),
+        takes_steps=layout.takes_steps(config, bundle),
     )
-
-
-def _slides_inputs(config: GenaiConfig) -> bool:
-    """Whether the runtime cuts prompts into windows itself, and pads each part to whole ones."""
-    window = config.get(("model", "decoder", "sliding_window"))
-    return isinstance(window, dict) and window.get("slide_inputs") is not False
 
 
 def _tokenizer_folder(bundle: Bundle, config: GenaiConfig) -> Path:

@@ -1,0 +1,118 @@
+"""What a bundle's layout means to the runtime: which types take it, and how prompts go in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turnout.errors import LoadError, TurnoutError
+
+if TYPE_CHECKING:
+    from turnout.bundle import Bundle, GenaiConfig
+
+PIPELINE = "decoder-pipeline"
+# Values of `model.type` in onnxruntime-genai 0.18, each tried on a flat bundle and a pipeline.
+PIPELINE_TYPES = frozenset({PIPELINE, "fara", "gemma4", "qwen2_5_vl", "qwen3_vl"})
+# They want graphs beside the decoder: vision, speech, an encoder.
+_COMPOSED = (
+    "fara gemma3 gemma4 marian-ssru mistral3 nemotron_speech parakeet_tdt phi3v phi4mm qwen2_5_vl"
+    " qwen3_5 qwen3_5_moe qwen3_vl videochat_flash_qwen whisper"
+)
+# One decoder graph, by the model's family; "decoder" stands for any.
+_DECODERS = (
+    "chatglm decoder ernie4_5 gemma gemma2 gemma3_text gemma4_text gpt2 gptoss granite"
+    " granitemoehybrid hunyuandensev1 internlm2 lfm2 llama mistral nemotron olmo phi phi3 phi3small"
+    " phimoe qwen2 qwen3 qwen3_5_moe_text qwen3_5_text smollm3"
+)
+COMPOSED_TYPES = frozenset(_COMPOSED.split())
+DECODER_TYPES = frozenset(_DECODERS.split())
+_UNKNOWN_TYPE = "Unsupported model_type"
+_NO_PIPELINE = "Pipelined decoder is not supported"
+# State beside keys and values.
+_RECURRENT = re.compile(r"conv|lstm|recurrent|rnn|ssm")
+
+
+def check_type(config: GenaiConfig, bundle: Path) -> None:
+    """Raises `LoadError` for what the runtime loads and then cannot run: a pipeline of nothing."""
+    if _type(config) == PIPELINE and not _pipeline(config):
+        raise wrong_type(config, bundle)
+
+
+def misfit(message: str, config: GenaiConfig) -> bool:
+    """Whether a load failed, saying `message`, because `model.type` does not fit the layout.
+
+    The runtime then misses a file that the type has and the layout has not, or reads the
+    folder as a graph. Types that are not known here are judged by the message alone.
+    """
+    if _UNKNOWN_TYPE in message or _NO_PIPELINE in message:
+        return True
+    kind = _type(config)
+    if _pipeline(config):
+        return kind in (DECODER_TYPES | COMPOSED_TYPES) - PIPELINE_TYPES
+    return kind in COMPOSED_TYPES and _decoder_alone(config)
+
+
+def wrong_type(config: GenaiConfig, bundle: Path, message: str | None = None) -> LoadError:
+    """The error for a `model.type` that is unknown, or that does not fit the layout."""
+    kind = _type(config)
+    found = f'"{kind}"'
+    if message is not None:
+        found += f"; the runtime says: {message}"
+    if _pipeline(config):
+        layout, fits = "a decoder.pipeline", f'"{PIPELINE}", or {_listed(PIPELINE_TYPES)}'
+        fix = f'set model.type to "{PIPELINE}"'
+    else:
+        layout, fits = "a decoder of one graph", _listed(DECODER_TYPES)
+        fix = 'set model.type to the model\'s family, or to "decoder"'
+    if not _decoder_alone(config):
+        layout += " and other sections"
+        fits += f"; with other sections {_listed(COMPOSED_TYPES)}"
+        fix = "set model.type to the model's family"
+    if message is not None and _UNKNOWN_TYPE in message:
+        problem = "The runtime does not know the bundle's model type."
+        fix += ", or use a version of onnxruntime-genai that knows it"
+    else:
+        problem = "The bundle's model type does not fit its layout."
+    return LoadError(
+        problem,
+        found=found,
+        expected=f"for {layout}: {fits}",
+        where=f"{bundle / 'genai_config.json'}: model.type",
+        fix=fix,
+    )
+
+
+def takes_steps(config: GenaiConfig, bundle: Bundle) -> bool:
+    """Whether a prompt may be appended in parts.
+
+    Not where the runtime pads each part to whole windows; nor, as nobody has tried, where
+    there is more than a decoder, or a decoder with more state than keys and values.
+    """
+    window = config.get(("model", "decoder", "sliding_window"))
+    if isinstance(window, dict) and window.get("slide_inputs") is not False:
+        return False
+    stages = config.stages()
+    try:
+        names = [
+            value.name for stage in stages if stage.filename for value in bundle.graph(stage).inputs
+        ]
+    except TurnoutError:
+        return False
+    return _decoder_alone(config) and not any(_RECURRENT.search(name) for name in names)
+
+
+def _type(config: GenaiConfig) -> object:
+    return config.get(("model", "type"))
+
+
+def _pipeline(config: GenaiConfig) -> bool:
+    return bool(config.get(("model", "decoder", "pipeline")))
+
+
+def _decoder_alone(config: GenaiConfig) -> bool:
+    return all(stage.in_decoder for stage in config.stages())
+
+
+def _listed(types: frozenset[str]) -> str:
+    return ", ".join(sorted(types - {PIPELINE}))
