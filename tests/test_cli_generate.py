@@ -11,14 +11,17 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from session_fixtures import LONG_PROMPT, Bundles, Terminal, edit_json, long_bundle, set_provider
+from turnout.machine import Device, InstalledEp, Inventory
 from turnout.runtime import Session
 
 pytest_plugins = ("session_plugin",)
 
 OPENVINO = {"OpenVINO": {"device_type": "CPU"}}
+INVENTORY = Path(__file__).parent / "data" / "inventories" / "intel-laptop.json"
 N = ("--max-new-tokens", "12")
 
 
@@ -192,6 +195,50 @@ def test_ep_cpu_runs_a_bundle_made_for_an_accelerator_that_is_not_here(
     assert done.code == 0, done.err
     assert done.json["route"]["effective"] == "cpu"
     assert set(done.json["route"]["stages"].values()) == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "Cannot read the inventory"),
+        ("{}", "not a valid document"),
+        ("[" * 100_000, "not a valid document"),
+        (INVENTORY.read_text("utf-8"), "nothing is to be decided"),
+    ],
+    ids=["missing", "other", "deep", "good"],
+)
+@pytest.mark.parametrize("options", [(), ("--session-option", "a=b")])
+def test_an_inventory_is_never_ignored(
+    turnout: Terminal,
+    flat: Path,
+    tmp_path: Path,
+    content: str | None,
+    words: str,
+    options: tuple[str, ...],
+) -> None:
+    """A12: nothing that was asked for silently does nothing."""
+    path = tmp_path / "inventory.json"
+    if content is not None:
+        path.write_text(content, "utf-8")
+    done = turnout("generate", flat, "x", "--inventory", path, *options)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert str(path) in done.err
+
+
+def test_an_ep_that_can_only_compile_here_is_warned_about_once(
+    turnout: Terminal, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A15, W#860: the config is respected, and its EP cannot run here."""
+    devices = (Device("cpu", compile_only=True),)
+    qnn = InstalledEp("QNNExecutionProvider", "onnxruntime-qnn", devices=devices)
+    machine = msgspec.structs.replace(Inventory.minimal(), eps=(qnn,))
+    monkeypatch.setattr(Inventory, "discover", staticmethod(lambda: machine))
+    path = bundles("pipeline", change=set_provider("transformer", {"qnn": {}}))
+    warning = "qnn can compile on this machine but not run"
+    assert turnout("generate", path, "x").err.count(warning) == 1
+    assert warning not in turnout("generate", path, "x", "--quiet").err
+    assert warning not in turnout("generate", path, "x", "--stage", "transformer=cpu", *N).err
 
 
 @pytest.mark.parametrize("writable", [True, False])

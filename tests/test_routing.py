@@ -33,7 +33,15 @@ from turnout.errors import (
 )
 from turnout.machine import Device, InstalledEp, Inventory
 from turnout.machine.inventory import Platform
-from turnout.routing import OptionRequest, Route, RouteRequest, StageRequest, resolve, route
+from turnout.routing import (
+    OptionRequest,
+    Route,
+    RouteRequest,
+    StageRequest,
+    resolve,
+    route,
+    warnings_for,
+)
 
 INVENTORIES = Path(__file__).parent / "data" / "inventories"
 Entries = list[dict[str, Any]]
@@ -701,6 +709,31 @@ def test_the_advice_for_a_device_names_only_what_could_serve_it_there(
     with pytest.raises(DeviceUnavailableError) as caught:
         resolve(flat(), inventory, request_from(device="npu"))
     assert caught.value.facts["fix"] == fix
+
+
+def test_stages_on_an_ep_that_can_only_compile_are_named() -> None:
+    """A15: what the config asks for is not what it will get."""
+    host = without("linux-x86_64", QNN_HOST)
+    (line,) = warnings_for(mixed(), host)
+    assert line.startswith("qnn can compile on this machine but not run")
+    assert line.endswith("(context, iterator)")
+    assert warnings_for(mixed(), machine("snapdragon-laptop")) == ()
+    on_cpu = pipeline(a=[{"qnn": {"backend_type": "cpu"}}], b=[{"qnn": QNN}])
+    (line,) = warnings_for(on_cpu, machine("snapdragon-laptop"))
+    assert line.endswith("(a)")
+    assert warnings_for(mixed(), Inventory.minimal()) == (), "loading says what is not installed"
+
+
+def test_the_machine_is_looked_at_only_for_an_ep_that_may_only_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unable() -> Inventory:
+        raise MachineError("no look")
+
+    monkeypatch.setattr(Inventory, "discover", staticmethod(lambda: 1 / 0))
+    assert warnings_for(flat([{"OpenVINO": {}}])) == ()
+    monkeypatch.setattr(Inventory, "discover", staticmethod(unable))
+    assert warnings_for(mixed()) == ()
 
 
 def test_an_inventory_file_that_is_missing_is_wrong_usage(tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ InventoryOption = Annotated[
     typer.Option(
         "--inventory",
         metavar="FILE",
-        help="Decide for the machine that wrote FILE with: turnout devices --json",
+        help="Decide for the machine that wrote FILE with: turnout devices --json. Needs --ep, "
+        "--device, --stage or --reproducible.",
     ),
 ]
 ReproducibleOption = Annotated[
@@ -105,8 +106,12 @@ def request_from(
     )
 
 
-def inventory_from(path: Path | None) -> Inventory | None:
-    """The inventory in the file of `--inventory`, None without one. Raises `TurnoutError`."""
+def inventory_from(path: Path | None, request: RouteRequest | None = None) -> Inventory | None:
+    """The inventory in the file of `--inventory`, None without one. Raises `UsageError`.
+
+    One that the `request` would not use is refused: the bundle would run as it is configured,
+    and nothing would tell that the file was not looked at.
+    """
     from turnout.errors import UsageError
     from turnout.machine import Inventory
 
@@ -114,8 +119,14 @@ def inventory_from(path: Path | None) -> Inventory | None:
         return None
     try:
         data = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"Cannot read the inventory {path}: {reason}.", where=path) from error
+    inventory = Inventory.from_json(data, where=path)
+    if request is not None and not (request.reroutes or request.reproducible):
         raise UsageError(
-            f"Cannot read the inventory {path}: {error.strerror or error}.", where=path
-        ) from error
-    return Inventory.from_json(data, where=path)
+            "An inventory says for which machine to decide, and nothing is to be decided.",
+            found=f"--inventory {path}",
+            expected="--ep, --device, --stage or --reproducible with it",
+        )
+    return inventory

@@ -15,22 +15,26 @@ if TYPE_CHECKING:
 def open_session(
     bundle: Path, request: RouteRequest, inventory: Path | None, *, quiet: bool
 ) -> Session:
-    """A session that is not loaded yet; what its route warns of goes to stderr.
+    """A session that is not loaded yet; what there is to warn of goes to stderr.
 
     A request that asks for nothing makes no route: the bundle is loaded as it is.
     """
     from turnout.bundle import Bundle
-    from turnout.routing import RouteRequest, route
+    from turnout.cli.route_options import inventory_from
+    from turnout.routing import RouteRequest, apply, route, warnings_for
     from turnout.runtime import Session
 
     opened = Bundle.open(bundle)
-    chosen = None
+    machine = inventory_from(inventory, request)
+    chosen, effective = None, opened.config
+    warnings: tuple[str, ...] = ()
     if request != RouteRequest():
-        from turnout.cli.route_options import inventory_from
-
-        chosen = route(opened, request, inventory=inventory_from(inventory))
-        for warning in chosen.warnings:
-            note(warning, quiet=quiet)
+        chosen = route(opened, request, inventory=machine)
+        effective = apply(opened.config, chosen)
+        warnings = chosen.warnings
+    # It runs on this machine, whichever one the route was decided for.
+    for warning in (*warnings, *warnings_for(effective)):
+        note(warning, quiet=quiet)
     return Session(opened, chosen, say=lambda line: note(line, quiet=quiet))
 
 

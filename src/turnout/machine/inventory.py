@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from turnout import catalog
-from turnout.errors import TurnoutError
+from turnout.errors import UsageError
 
 SCHEMA_VERSION = 1
 
@@ -144,21 +144,21 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @staticmethod
     def from_json(text: str | bytes, where: object = None) -> Inventory:
-        """Read a document; `where` names its file. Raises `TurnoutError` naming the JSON path."""
+        """Read a document; `where` names its file. Raises `UsageError` naming the JSON path."""
         try:
             header = msgspec.json.decode(text, type=_Header)
             if header.schema_version == SCHEMA_VERSION:
                 return msgspec.json.decode(text, type=Inventory)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             reason, _, path = str(error).partition(" - at ")
             place = path.strip("`") or "$"
-            raise TurnoutError(
+            raise UsageError(
                 "The inventory is not a valid document.",
                 found=reason,
                 where=place if where is None else f"{where}: {place}",
                 fix="write it on the target machine with: turnout devices --json",
             ) from error
-        raise TurnoutError(
+        raise UsageError(
             "The inventory has a version that this program does not read.",
             found=f"schema_version {header.schema_version}",
             expected=f"schema_version {SCHEMA_VERSION}",

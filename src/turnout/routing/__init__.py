@@ -15,6 +15,7 @@ from turnout.routing.request import (
     stage_requests,
 )
 from turnout.routing.resolve import Route, StageRoute, resolve
+from turnout.routing.warnings import warnings_for
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -28,6 +29,7 @@ __all__ = [
     "apply",
     "resolve",
     "route",
+    "warnings_for",
 ]
 
 _Options = Mapping[str, str] | Iterable[OptionRequest | str]
