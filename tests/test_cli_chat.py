@@ -145,6 +145,18 @@ def test_what_cannot_be_saved_is_said_and_the_conversation_goes_on(
     assert [path.name for path in tmp_path.iterdir()] == ["there.md"]
 
 
+@pytest.mark.parametrize("name", ["~nosuchuser/x.json", "x" * 300 + ".json", "a\0b.json"])
+def test_a_name_that_no_file_can_have_does_not_end_the_conversation(
+    turnout: Terminal, flat: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = turnout("chat", flat, *N, stdin=f"/save {name}\nthe cat\n")
+    assert done.code == 1
+    assert "cannot be saved" in done.err
+    assert list(tmp_path.iterdir()) == []
+    assert done.out == turnout("chat", flat, *N, stdin="the cat\n").out
+
+
 def test_a_full_context_leaves_out_the_oldest_turns_and_says_so(
     turnout: Terminal, flat: Path
 ) -> None:

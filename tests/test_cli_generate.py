@@ -434,6 +434,96 @@ def test_ctrl_c_is_heard_while_a_long_prompt_is_computed(tmp_path: Path, kind: s
     assert "decode   0 tokens (interrupted)" in err
 
 
+NOISY = """
+import ctypes, os, sys
+from turnout.cli.main import main
+from turnout.runtime import loading
+real = loading._register
+def register(*arguments):
+    os.write(1, b"# LIBNATIVE: at once\\n")
+    ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None).puts(b"# LIBNATIVE: held by C")
+    real(*arguments)
+loading._register = register
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_what_a_plugin_prints_is_kept_from_the_results(
+    flat: Path, answer: str, command: str, options: list[str]
+) -> None:
+    """The fault is made: QNN's library prints when it is loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOISY, command, str(flat), *N, *options],
+        input="the cat\n",
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if options:
+        json.loads(done.stdout)
+    else:
+        assert done.stdout == answer + "\n"
+    assert done.stderr.splitlines() == ["# LIBNATIVE: at once", "# LIBNATIVE: held by C"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
+@pytest.mark.parametrize("command", ["generate", "chat"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_outputs_change_no_exit_code(flat: Path, command: str, closed: str) -> None:
+    line = f'exec "$0" -m turnout {command} "$1" --max-new-tokens 2 --stats {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable, str(flat)],
+        input="the cat\n",
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert bool(done.stdout) == (">&- 2" not in closed and closed != ">&-")
+    assert ("decode " in done.stderr) == (closed == ">&-")
+
+
+def test_names_out_of_a_bundle_do_not_drive_the_terminal(
+    turnout: Terminal, bundles: Bundles
+) -> None:
+    """CSI as one character (C1); the runtime refuses escapes in its config."""
+    path = bundles(change=lambda config: config["model"]["decoder"].update(filename="a\x9b2J.onnx"))
+    for command in (("generate", path, "hi"), ("chat", path)):
+        done = turnout(*command, stdin="hi\n")
+        assert done.code == 1
+        assert "\x9b" not in done.err
+        assert "a\\x9b2J.onnx" in done.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_ctrl_c_ends_a_chat_template_that_never_does(bundles: Bundles, command: str) -> None:
+    path = bundles()
+    loop = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
+    edit_json(path / "tokenizer_config.json", lambda config: config.update(chat_template=loop))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "turnout", command, str(path), *["hi"][: command == "generate"]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(2)
+    assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    try:
+        _, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    # The signal itself, which a shell shows as 130.
+    assert child.returncode in (-signal.SIGINT, 130)
+    assert err == b""
+
+
 def test_the_document_survives_a_round_trip(turnout: Terminal, flat: Path) -> None:
     done = turnout("generate", flat, "the cat", "--json", *N)
     assert json.loads(json.dumps(done.json)) == done.json

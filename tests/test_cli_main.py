@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from turnout.cli import group
 from turnout.cli import main as cli
+from turnout.cli.output import report_error
+from turnout.errors import LoadError
 
 pytest_plugins = ("session_plugin",)
 
@@ -81,7 +84,7 @@ def test_a_defect_is_called_one_and_shows_its_traceback_only_with_debug(monkeypa
     def broken() -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(group, "app", broken)
     monkeypatch.setattr(sys, "argv", ["turnout", "devices"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -91,3 +94,88 @@ def test_a_defect_is_called_one_and_shows_its_traceback_only_with_debug(monkeypa
     monkeypatch.setattr(sys, "argv", ["turnout", "devices", "--debug"])
     with pytest.raises(ZeroDivisionError):
         cli.main()
+
+
+INTERRUPTED = """
+import builtins, runpy, sys
+real = builtins.__import__
+def imported(name, *rest, **named):
+    if name == {name!r}:
+        raise KeyboardInterrupt
+    return real(name, *rest, **named)
+builtins.__import__ = imported
+sys.argv = ["turnout", "devices"]
+{start}
+"""
+
+
+MODULE = "runpy.run_module('turnout', run_name='__main__')"
+SCRIPT = "from turnout.cli.main import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (MODULE, "turnout.cli.main"),
+        (MODULE, "typer"),
+        (MODULE, "turnout.cli.output"),
+        (SCRIPT, "turnout.cli.streams"),
+        (SCRIPT, "typer"),
+        (SCRIPT, "turnout.cli.output"),
+    ],
+)
+def test_ctrl_c_while_turnout_is_imported_is_as_quiet_as_later(start, name):
+    code = INTERRUPTED.format(name=name, start=start)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_what_the_script_imports_unguarded_is_light():
+    code = (
+        "import os, sys; before = set(sys.modules); import turnout.cli.main;"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(Path(cli.__file__).parents[2])},
+    )
+    assert result.stdout.split() == ["__future__", "turnout", "turnout.cli", "turnout.cli.main"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [("--version", 0), ("devices --json", 0), ("inspect /nowhere", 2)]
+)
+def test_a_stream_that_is_closed_changes_no_exit_code(closed, arguments, code):
+    line = f'exec "$0" -m turnout {arguments} {closed}'
+    result = subprocess.run(
+        ["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == code
+    assert "Traceback" not in result.stderr
+    assert ("error: " in result.stderr) == (code != 0 and "2>" not in closed)
+
+
+def test_an_error_shows_control_characters_and_lets_no_value_look_like_a_fact(capsys):
+    report_error(
+        LoadError(
+            "Stage \x1b[2J cannot be loaded.",
+            found="a\x07b\x9b\r\n  fix: run this",
+            where="naïve/路径 \u202e",
+            fix="one\ntwo",
+        )
+    )
+    assert capsys.readouterr().err == (
+        "error: Stage \\x1b[2J cannot be loaded.\n"
+        "  found: a\\x07b\\x9b\\r\n"
+        "      fix: run this\n"
+        "  where: naïve/路径 \\u202e\n"
+        "  fix: one\n"
+        "    two\n"
+    )

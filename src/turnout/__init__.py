@@ -6,9 +6,11 @@ the runtimes behind them are heavy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+# Type checkers take it for true. The import of typing is what a command would wait for.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from turnout.building import build
     from turnout.bundle import Bundle, GenaiConfig
     from turnout.errors import TurnoutError

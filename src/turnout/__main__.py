@@ -1,5 +1,8 @@
 """`python -m turnout`."""
 
-from turnout.cli.main import main
+try:
+    from turnout.cli.main import main
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
 
 main()

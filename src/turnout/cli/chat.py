@@ -50,7 +50,8 @@ def chat(
     conversation. With --json, the whole of it is printed at the end.
     """
     from turnout.cli.chatting import Chat
-    from turnout.cli.sessions import open_session
+    from turnout.cli.sessions import open_session, try_template
+    from turnout.cli.streams import results_only
     from turnout.runtime import Conversation, SearchOptions
     from turnout.runtime.prompt import check_text
 
@@ -74,9 +75,9 @@ def chat(
     )
     if system is not None:
         check_text(system, "system message")
-    session = open_session(bundle, request, inventory, quiet=quiet)
     try:
-        with session:
+        with results_only(), open_session(bundle, request, inventory, quiet=quiet) as session:
+            try_template(session)
             conversation = Conversation(session, system=system, options=options)
             chatting = Chat(conversation, stats=stats, show=not as_json, quiet=quiet)
             chatting.run(sys.stdin)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from turnout.cli import stats
+from turnout.cli.output import report_error
 from turnout.cli.sessions import note, show_pieces
 from turnout.errors import OutputExistsError, TurnoutError, UsageError
 from turnout.files import write_atomic
@@ -61,7 +62,7 @@ class Chat:
             try:
                 self._take(line)
             except TurnoutError as error:
-                note(f"error: {error}")
+                report_error(error)
                 self.failed = self.failed or not person
             except KeyboardInterrupt:
                 # Pressed again before the runtime came back: the answer is given up.
@@ -131,7 +132,22 @@ class Chat:
     def _save(self, argument: str) -> None:
         if not argument:
             raise UsageError("/save needs a file.", expected="/save FILE.json or /save FILE.md")
-        path = Path(argument).expanduser()
+        try:
+            path = Path(argument).expanduser()
+            self._save_to(path)
+        except TurnoutError:
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            # A home that nobody has, a name that no file can have.
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise UsageError(
+                "The conversation cannot be saved there.",
+                found=f"{argument[:100]}: {reason or error}",
+                fix="choose another name",
+            ) from error
+        note(f"saved to {path}", quiet=self._quiet)
+
+    def _save_to(self, path: Path) -> None:
         writers = {".json": self._as_json, ".md": self._as_markdown}
         if path.suffix.lower() not in writers:
             raise UsageError(
@@ -143,7 +159,6 @@ class Chat:
             )
         write_atomic(path, writers[path.suffix.lower()]())
         self._saved.add(path.resolve())
-        note(f"saved to {path}", quiet=self._quiet)
 
     def _transcript(self) -> dict[str, Any]:
         session = self._conversation.session

@@ -62,7 +62,9 @@ def generate(
     still prints the summary, and exits with 130.
     """
     from turnout.cli.sessions import open_session
+    from turnout.cli.streams import results_only
     from turnout.cli.text import prompt_text
+    from turnout.runtime.interrupts import killed_by_interrupt
     from turnout.runtime.options import SearchOptions
     from turnout.runtime.prompt import check_text
 
@@ -84,13 +86,15 @@ def generate(
         session_option=session_option,
         reproducible=reproducible,
     )
-    session = open_session(bundle, request, inventory, quiet=quiet)
-    text = check_text(prompt_text(prompt, prompt_file))
+    shown = Shown(stats=stats, as_json=as_json, verbose=verbose, quiet=quiet)
     try:
-        with session:
-            asked = session.request(text, system=system, raw=raw, options=options)
-            shown = Shown(stats=stats, as_json=as_json, verbose=verbose, quiet=quiet)
-            interrupted = _answer(session, asked, shown)
+        with results_only():
+            session = open_session(bundle, request, inventory, quiet=quiet)
+            text = check_text(prompt_text(prompt, prompt_file))
+            with session:
+                with killed_by_interrupt():
+                    asked = session.request(text, system=system, raw=raw, options=options)
+                interrupted = _answer(session, asked, shown)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if interrupted:

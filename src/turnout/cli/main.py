@@ -1,14 +1,12 @@
-"""The `turnout` command: finds the module of a command, and turns errors into exit codes."""
+"""The `turnout` command: turns errors into exit codes.
+
+What it imports is imported inside `main`, so that Ctrl-C meanwhile ends it as quietly as later.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
-from typing import Any
-
-import typer
-from typer.core import TyperGroup
 
 # One row a command: its module in turnout.cli and the line that `turnout --help` shows, so that
 # help needs to import none of them.
@@ -25,68 +23,19 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-class LazyGroup(TyperGroup):
-    """A group that imports the module of a command when it is called."""
-
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
-        """Every command in the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's signature
-        """The command of that name, imported now; None if there is none."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _ = COMMANDS[cmd_name]
-        command = typer.main.get_command(import_module(f"turnout.cli.{module}").app)
-        command.name = cmd_name
-        return command
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
-        """List the commands from the table, importing none."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
-app = typer.Typer(
-    cls=LazyGroup,
-    help="Route, compile, share and measure language model bundles on ONNX Runtime.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-
-
-def _print_version(value: bool) -> None:
-    if value:
-        from turnout import __version__
-
-        print(f"turnout {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: bool = typer.Option(
-        False,
-        "--version",
-        help="Print the version and exit.",
-        callback=_print_version,
-        is_eager=True,
-    ),
-) -> None:
-    """Route, compile, share and measure language model bundles on ONNX Runtime."""
-
-
 def main() -> None:
     """Run the command line; the only place that turns an error into an exit code."""
-    from turnout.cli.output import wants_traceback
-
     try:
         try:
+            from turnout.cli.streams import open_closed
+
+            open_closed()
+            from turnout.cli.group import app
+
             app()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -96,6 +45,8 @@ def main() -> None:
         if isinstance(error, OSError):
             # What could not be written would be tried again, and fail again, at exit.
             _discard_output()
+        from turnout.cli.output import wants_traceback
+
         if wants_traceback(sys.argv):
             raise
         sys.exit(_explained(error))

@@ -71,5 +71,16 @@ def program() -> str:
 
 
 def report_error(error: TurnoutError) -> None:
-    """Print an error and its facts to stderr."""
-    sys.stderr.write(f"error: {error}\n")
+    """Print an error and its facts to stderr.
+
+    Values come from files that nobody vouches for: they must neither drive the terminal nor
+    look like facts of their own.
+    """
+    from turnout.cli.folding import printable
+
+    lines = [f"error: {printable(error.problem)}"]
+    for name, value in error.facts.items():
+        first, *rest = map(printable, value.split("\n"))
+        lines += [f"  {name}: {first}", *(f"    {line}" for line in rest)]
+    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,10 +39,25 @@ def open_session(
     return Session(opened, chosen, say=lambda line: note(line, quiet=quiet))
 
 
+def try_template(session: Session) -> None:
+    """Apply the bundle's chat template once, before there is a conversation to lose.
+
+    A template that never ends is then ended by Ctrl-C. What else is wrong shows when a message
+    is answered.
+    """
+    from turnout.errors import TurnoutError
+    from turnout.runtime.interrupts import killed_by_interrupt
+
+    with killed_by_interrupt(), contextlib.suppress(TurnoutError):
+        session.apply_chat_template("Hello")
+
+
 def note(line: str, *, quiet: bool = False) -> None:
-    """One line on stderr, unless `quiet`."""
+    """One line (or lines) on stderr, control characters as escapes; nothing if `quiet`."""
+    from turnout.cli.folding import printable
+
     if not quiet:
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write("\n".join(map(printable, line.split("\n"))) + "\n")
         sys.stderr.flush()
 
 

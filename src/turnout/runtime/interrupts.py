@@ -46,3 +46,22 @@ def stop_on_interrupt() -> Iterator[StopFlag]:
         yield flag
     finally:
         signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def killed_by_interrupt() -> Iterator[None]:
+    """Within, Ctrl-C ends the process at once, unwinding nothing.
+
+    For native calls that may never end and hold Python's lock, so that no handler would run.
+    No effect outside the main thread, or where interrupts are ignored.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    here = threading.current_thread() is threading.main_thread()
+    if not here or before is None or before is signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
