@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import real_model
 from turnout.building.gguf_types import TENSOR_TYPES
 from turnout.building.spec import FAMILIES
 from turnout.building.tokenizer_bpe import PRE_TOKENIZERS
@@ -63,6 +65,32 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
         for stage in ("embeddings", "transformer", "lm_head")
     ]
     assert re.search(r" (length|eos) ([0-9.]+|None)$", lines[-1])
+
+
+@pytest.mark.slow
+def test_the_python_example_answers_well_with_the_demos_model(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").symlink_to(real_model.smollm2())
+    (example,) = code(README, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    *_, first, second = done.stdout.splitlines()
+    assert first == "The capital of France is Paris."
+    assert second.startswith("The capital of Italy is Rome. eos ")
+
+
+def test_what_the_readme_says_that_the_demo_asks_is_what_it_asks() -> None:
+    demo = (ROOT / "scripts" / "demo.py").read_text("utf-8")
+    (line,) = re.findall(r"^The demo asks `(.*?)`", README, re.MULTILINE)
+    _, _, bundle, question, option, system = shlex.split(line)
+    assert (bundle, option) == ("demo/smollm2", "--system")
+    assert f'"{question}"' in demo
+    assert f'"{system}"' in demo
+    assert f'system = "{system}"' in code(README, "python")[0]
 
 
 def test_the_table_of_commands_has_every_command_and_no_other() -> None:
