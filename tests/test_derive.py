@@ -719,3 +719,18 @@ def test_data_of_the_fixtures_is_external(tmp_path: Path) -> None:
     folder = build_flat(tmp_path / "bundle")
     model = onnx.load(folder / "model.onnx")
     assert np.frombuffer(model.graph.initializer[3].raw_data, np.float32).size == 260 * 16
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "weights"])
+def test_links_that_lead_out_reach_no_native_library_without_a_route_either(
+    tmp_path: Path, name: str
+) -> None:
+    """A bundle is untrusted, also where it is loaded as its config says."""
+    folder = build_flat(tmp_path / "bundle")
+    file = folder / (name if name.endswith(".onnx") else DATA_FILE)
+    outside = tmp_path / "outside"
+    file.rename(outside)
+    file.symlink_to(outside)
+    bundle = Bundle.open(folder)
+    with pytest.raises(BundleError, match="outside"):
+        loadable(bundle, bundle.config)

@@ -12,10 +12,11 @@ from turnout.files import is_file
 
 
 def require_regular(bundle: Bundle) -> None:
-    """Raise `GraphError` where a file to be loaded is a pipe, a device or a folder.
+    """Raise `BundleError` where a file to be loaded leads out of the bundle, or is none.
 
-    The runtime would wait for ever for what comes out of a pipe. Files that are missing, and
-    graphs that cannot be read, are left to whoever needs them.
+    A bundle is untrusted, and no native library shall see a path or a link that leaves it. The
+    runtime would wait for ever for what comes out of a pipe. Files that are missing, and graphs
+    that cannot be read, are left to whoever needs them.
     """
     for name, path in _named(bundle):
         if _exists(path) and not is_file(path):
@@ -32,13 +33,14 @@ def _named(bundle: Bundle) -> Iterator[tuple[str, Path]]:
     for stage in bundle.stages:
         if not stage.filename:
             continue
-        path = bundle.path / stage.filename
+        path = bundle.file(stage.filename, what=f"file of the stage {stage.name!r},")
         yield stage.filename, path
         try:
-            yield from bundle.data_files(stage).items()
-            yield from bundle.context_files(stage).items()
+            bundle.graph(stage)
         except GraphError:
             continue
+        yield from bundle.data_files(stage).items()
+        yield from bundle.context_files(stage).items()
     folder = bundle.config.get(("model", "tokenizer_dir"))
     place = bundle.path / folder if isinstance(folder, str) else bundle.path
     yield from ((name, place / name) for name in FILES)
