@@ -15,7 +15,7 @@ import pytest
 
 import real_model
 from session_fixtures import KINDS, Bundles, edit_json, reference, set_eos, set_provider
-from turnout.bundle import Bundle, GenaiConfig
+from turnout.bundle import Bundle
 from turnout.errors import (
     GenerationError,
     LoadError,
@@ -26,7 +26,7 @@ from turnout.errors import (
 )
 from turnout.machine import plugins
 from turnout.routing import route
-from turnout.runtime import Conversation, SearchOptions, Session, generation, loading
+from turnout.runtime import Conversation, SearchOptions, Session, generation, layout, loading
 from turnout.runtime.interrupts import stop_on_interrupt
 
 pytest_plugins = ("session_plugin",)
@@ -919,22 +919,14 @@ def test_a_real_conversation_is_the_same_continued_and_computed_anew(
         assert texts(Bundle.open(smollm2["pipeline"]), continued=True) == anew
 
 
-def test_a_prefill_stage_that_does_not_read_the_cache_is_given_the_prompt_at_once():
-    """Exports for NPUs have such: the second part of a prompt would stand alone."""
-
-    def config(inputs: list[str]) -> GenaiConfig:
-        stages = [
-            {"context": {"filename": "c.onnx", "inputs": inputs, "outputs": ["present.0.key"]}},
-            {
-                "iterator": {
-                    "filename": "i.onnx",
-                    "inputs": ["past_key_values.0.key"],
-                    "outputs": ["present.0.key"],
-                    "run_on_prompt": False,
-                }
-            },
-        ]
-        return GenaiConfig.parse(json.dumps({"model": {"decoder": {"pipeline": stages}}}))
-
-    assert not loading._takes_steps(config(["input_ids"]))
-    assert loading._takes_steps(config(["input_ids", "past_key_values.0.key"]))
+def test_a_prefill_stage_that_does_not_read_the_cache_is_given_the_prompt_at_once(
+    bundles: Bundles,
+) -> None:
+    """Some exports for NPUs have such: the second part of a prompt would stand alone."""
+    path = bundles("two sessions")
+    bundle = Bundle.open(path)
+    assert layout.takes_steps(bundle.config, bundle)
+    stage = bundle.stage("context")
+    kept = [name for name in stage.inputs if not name.startswith("past_key_values")]
+    blind = bundle.config.edit((*stage.path, "inputs"), kept)
+    assert not layout.takes_steps(blind, bundle)

@@ -86,8 +86,10 @@ def wrong_type(config: GenaiConfig, bundle: Path, message: str | None = None) ->
 def takes_steps(config: GenaiConfig, bundle: Bundle) -> bool:
     """Whether a prompt may be appended in parts.
 
-    Not where the runtime pads each part to whole windows; nor, as nobody has tried, where
-    there is more than a decoder, or a decoder with more state than keys and values.
+    Not where the runtime pads each part to whole windows, nor where a prefill stage fills the
+    cache without reading it, as some are exported: it would take the second part for a prompt
+    of its own, and say nothing. Nor, as nobody has tried, where there is more than a decoder, or
+    a decoder with more state than keys and values.
     """
     window = config.get(("model", "decoder", "sliding_window"))
     if isinstance(window, dict) and window.get("slide_inputs") is not False:
@@ -99,7 +101,25 @@ def takes_steps(config: GenaiConfig, bundle: Bundle) -> bool:
         ]
     except TurnoutError:
         return False
-    return _decoder_alone(config) and not any(_RECURRENT.search(name) for name in names)
+    if not _decoder_alone(config) or not _reads_the_cache(config):
+        return False
+    return not any(_RECURRENT.search(name) for name in names)
+
+
+def _reads_the_cache(config: GenaiConfig) -> bool:
+    """Whether every prefill stage that gives keys and values takes those of before as well."""
+    present, past = (
+        str(config.get(("model", "decoder", *path), default)).partition("%d")[0]
+        for path, default in (
+            (("outputs", "present_key_names"), "present.%d.key"),
+            (("inputs", "past_key_names"), "past_key_values.%d.key"),
+        )
+    )
+    return all(
+        any(name.startswith(past) for name in stage.inputs)
+        for stage in config.stages()
+        if stage.run_on_prompt and any(name.startswith(present) for name in stage.outputs)
+    )
 
 
 def _type(config: GenaiConfig) -> object:
