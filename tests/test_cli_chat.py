@@ -249,6 +249,8 @@ def test_ctrl_c_stops_a_long_message_and_the_conversation_goes_on(tmp_path: Path
     assert err == "(stopped)\n"
     document = json.loads(out)
     assert [turn["finish_reason"] for turn in document["turns"]] == ["interrupted", "length"]
+    stopped = document["turns"][0]
+    assert 0 < stopped["timing"]["prefilled_tokens"] < stopped["prompt_tokens"]
     assert document["messages"][0]["content"] == "the cat"
 
 
