@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,30 @@ def drop_field(name: str):
 def add_number(name: str, value: int):
     def change(fields, tensors):
         kind = gguf.GGUFValueType.UINT32
+        fields[name] = (value, kind, kind)
+
+    return change
+
+
+def set_heads_of_four(fields, tensors):
+    set_field("llama.attention.head_count", 16)(fields, tensors)
+    set_field("llama.rope.dimension_count", 4)(fields, tensors)
+
+
+def add_text(name: str, text: str, other: str | None = None, number: float = 0.0):
+    def change(fields, tensors):
+        kind = gguf.GGUFValueType.STRING
+        fields[name] = (text, kind, kind)
+        if other is not None:
+            kind = gguf.GGUFValueType.FLOAT32
+            fields[other] = (number, kind, kind)
+
+    return change
+
+
+def add_flag(name: str, value: bool):
+    def change(fields, tensors):
+        kind = gguf.GGUFValueType.BOOL
         fields[name] = (value, kind, kind)
 
     return change
@@ -132,6 +157,16 @@ REFUSED = {
             gguf.GGMLQuantizationType.IQ4_NL,
         ),
         ("IQ4_NL", "Q4_K"),
+    ),
+    "heads of a size that the runtime does not take": (
+        set_heads_of_four,
+        ("multiple of 8",),
+    ),
+    "an adapter in place of a model": (add_text("general.type", "adapter"), ("adapter",)),
+    "attention that sees what comes": (add_flag("llama.attention.causal", False), ("causal",)),
+    "rotary scaling of a kind that is not handled": (
+        add_text("llama.rope.scaling.type", "yarn", "llama.rope.scaling.factor", 4.0),
+        ("yarn",),
     ),
     "a vocabulary that is not the embedding's": (
         set_field("llama.vocab_size", 999),
@@ -223,7 +258,7 @@ WRONG_OPTIONS = {
     "level": (["--accuracy-level", "3"], ("3", "0 (exact float)")),
     "precision": (["--precision", "int2"], ("int2", "source, fp32, int8, int4")),
     "context too long": (["--context-length", "257"], ("257", "256")),
-    "context of nothing": (["--context-length", "0"], ("0", "256")),
+    "context of nothing": (["--context-length", "1"], ("1", "256")),
     "flat with two sessions": (["--layout", "flat", "--two-sessions"], ("flat",)),
     "flat and static": (["--layout", "flat", "--static-prefill", "8"], ("flat",)),
     "static prefill of one": (["--static-prefill", "1"], ("2 or more",)),
@@ -398,14 +433,16 @@ def test_an_output_that_appears_during_the_build_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_a_bundle_can_be_replaced_from_inside_it(tmp_path, monkeypatch, turnout):
-    package.build(SOURCE, tmp_path / "bundle")
-    (tmp_path / "bundle" / "stale.txt").write_text("stale")
-    monkeypatch.chdir(tmp_path / "bundle")
-    assert turnout("build", SOURCE, "-o", "../bundle", "--overwrite").code == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-    assert not (tmp_path / "bundle" / "stale.txt").exists()
-    assert package.Bundle.open(tmp_path / "bundle").stages
+@pytest.mark.parametrize("output", ["../bundle", ".", "../../work/bundle"])
+def test_a_folder_that_one_stands_in_is_not_replaced(output, tmp_path, monkeypatch, turnout):
+    """The shell would be left in a deleted folder."""
+    package.build(SOURCE, tmp_path / "work" / "bundle")
+    (tmp_path / "work" / "bundle" / "mine.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path / "work" / "bundle")
+    result = turnout("build", SOURCE, "-o", output, "--overwrite")
+    assert result.code == 2
+    assert "current folder" in result.err
+    assert (tmp_path / "work" / "bundle" / "mine.txt").exists()
 
 
 def test_a_source_inside_the_output_is_not_replaced_with_it(tmp_path, turnout):
@@ -424,21 +461,29 @@ def test_folders_made_for_an_output_go_with_a_failed_build(tmp_path, turnout):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows ends a process without asking it")
-def test_a_plain_kill_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_plain_kill_leaves_nothing(tmp_path, name):
     code = (
         "import os, signal, sys\n"
         "from turnout import building\n"
         "from turnout.cli import main\n"
         "real = building.build\n"
         "def build(*a, progress, **k):\n"
-        "    kill = lambda state: state.done and os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    kill = lambda state: state.done and os.kill(os.getpid(), signal.SIGNAL)\n"
         "    return real(*a, progress=kill, **k)\n"
         "building.build = build\n"
         "main.main()\n"
     )
+    code = code.replace("SIGNAL", name)
     command = [sys.executable, "-c", code, "build", SOURCE, "-o", tmp_path / "bundle"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 128 + 15
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
+    assert result.returncode == 128 + getattr(signal, name)
     assert result.stderr == ""
     assert not list(tmp_path.iterdir())
 
@@ -453,3 +498,30 @@ def test_an_argument_of_another_type_is_a_usage_error(wrong, tmp_path):
         package.build(SOURCE, f"{tmp_path}/a\0b")
     with pytest.raises(UsageError, match="no whole number"):
         package.build(SOURCE, tmp_path / "bundle", **wrong)
+
+
+def test_a_factor_without_a_type_is_the_linear_rotary_scaling(tmp_path):
+    """llama.cpp takes a missing type for linear, and so did files before there were types."""
+    kind = gguf.GGUFValueType.FLOAT32
+
+    def scaled(*pairs):
+        def change(fields, tensors):
+            for name, value in pairs:
+                item = gguf.GGUFValueType.STRING if isinstance(value, str) else kind
+                fields[f"llama.rope.{name}"] = (value, item, item)
+
+        return change
+
+    cases = {
+        "plain": scaled(),
+        "typed": scaled(("scaling.type", "linear"), ("scaling.factor", 4.0)),
+        "untyped": scaled(("scaling.factor", 4.0)),
+        "old": scaled(("scale_linear", 4.0)),
+        "none": scaled(("scaling.type", "none"), ("scaling.factor", 4.0)),
+    }
+    data = {}
+    for name, change in cases.items():
+        source = rewrite(tmp_path / f"{name}.gguf", change)
+        data[name] = (package.build(source, tmp_path / name) / "model.data").read_bytes()
+    assert data["typed"] == data["untyped"] == data["old"]
+    assert data["plain"] == data["none"] != data["typed"]

@@ -721,6 +721,39 @@ def test_data_of_the_fixtures_is_external(tmp_path: Path) -> None:
     assert np.frombuffer(model.graph.initializer[3].raw_data, np.float32).size == 260 * 16
 
 
+@pytest.mark.parametrize("linked", ["_compiled", "_compiled/routes"])
+def test_derived_bundles_are_not_written_where_a_link_of_the_bundle_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: str
+) -> None:
+    """An untrusted bundle does not choose where files go."""
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
+    folder = build_flat(tmp_path / "bundle")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (folder / linked).parent.mkdir(exist_ok=True)
+    (folder / linked).symlink_to(outside, target_is_directory=True)
+    bundle = Bundle.open(folder)
+    made = derive(bundle, bundle.config.edit(("search", "max_length"), 7))
+    assert made.is_relative_to((tmp_path / "cache").resolve())
+    assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json"]
+)
+def test_a_tokenizers_file_that_is_a_link_out_is_refused_on_every_route(
+    tmp_path: Path, name: str
+) -> None:
+    """The text of a file that is not the bundle's would become a prompt's."""
+    folder = build_flat(tmp_path / "bundle")
+    (tmp_path / "secret.txt").write_text("{}")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "secret.txt")
+    bundle = Bundle.open(folder)
+    with pytest.raises(BundleError, match="outside"):
+        loadable(bundle, bundle.config)
+
+
 @pytest.mark.parametrize("name", ["model.onnx", "weights"])
 def test_links_that_lead_out_reach_no_native_library_without_a_route_either(
     tmp_path: Path, name: str

@@ -81,6 +81,62 @@ def test_overwriting_from_inside_the_old_folder_works(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
+@pytest.mark.parametrize("swaps", [True, False], ids=["in one step", "in two"])
+def test_overwriting_replaces_the_whole_folder(tmp_path, monkeypatch, swaps):
+    if not swaps:
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "old").write_text("old")
+    with files.atomic_folder(tmp_path / "made", overwrite=True) as staging:
+        (staging / "new").write_text("new")
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges two names")
+def test_there_is_no_moment_without_the_old_or_the_new_folder(tmp_path, monkeypatch):
+    """Killed in the middle of replacing, a process leaves one of them whole at the name."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "old").write_text("old")
+    monkeypatch.setattr(files, "_step_aside", None)
+    real = files._exchange
+
+    def killed(one, other):
+        assert real(one, other)
+        raise SystemExit
+
+    monkeypatch.setattr(files, "_exchange", killed)
+    with pytest.raises(SystemExit), files.atomic_folder(tmp_path / "made", overwrite=True) as new:
+        (new / "new").write_text("new")
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["new"]
+
+
+def test_an_old_folder_that_stepped_aside_is_never_taken_for_rubbish(tmp_path, monkeypatch):
+    """Where names cannot be exchanged, a kill between two renames leaves only that copy."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "old").write_text("old")
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from turnout import files\n"
+        "files._exchange = lambda one, other: False\n"
+        "real = pathlib.Path.replace\n"
+        "def replace(self, target):\n"
+        "    real(self, target)\n"
+        "    os._exit(9)\n"
+        "pathlib.Path.replace = replace\n"
+        "with files.atomic_folder(pathlib.Path(sys.argv[1]), overwrite=True):\n"
+        "    pass\n"
+    )
+    child = subprocess.run([sys.executable, "-c", code, tmp_path / "made"], check=False)
+    assert child.returncode == 9
+    then = tmp_path.stat().st_mtime - HOURS_AGO
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (then, then))
+    with files.atomic_folder(tmp_path / "other"):
+        pass
+    assert [path.read_text() for path in tmp_path.rglob("old")] == ["old"]
+
+
 def test_a_name_that_the_file_system_does_not_take_is_a_write_error(tmp_path):
     with (
         pytest.raises(WriteError, match="name too long"),

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from turnout.errors import BundleError, OutputExistsError, WriteError
 
 STAGING_PREFIX = ".turnout-"
+# Not a staging folder: it may hold the only copy of what was there before.
+ASIDE_PREFIX = ".replaced-by-turnout-"
 
 
 def explain_os_error(error: OSError, path: Path) -> WriteError:
@@ -189,8 +192,24 @@ def _publish(staging: Path, target: Path, *, overwrite: bool) -> None:
 
 def _replace(staging: Path, target: Path) -> None:
     """Put `staging` in the place of `target`, or leave `target` as it was."""
-    # A folder that is not empty cannot be replaced by a rename: the old one steps aside first.
-    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=_staging_prefix()))
+    if not _exchange(staging, target):
+        _step_aside(staging, target)
+        return
+    # What was replaced has the staging folder's name now: were this process to be killed before
+    # all of it is gone, the rest would be removed as any staging folder.
+    if staging.is_dir() and not staging.is_symlink():
+        shutil.rmtree(staging, ignore_errors=True)
+    else:
+        staging.unlink(missing_ok=True)
+
+
+def _step_aside(staging: Path, target: Path) -> None:
+    """Replace in two renames, where the system cannot do it in one.
+
+    A process that is killed between them leaves the old folder under a name that nothing
+    removes, beside the target.
+    """
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=ASIDE_PREFIX))
     old = aside / target.name
     try:
         target.replace(old)
@@ -205,6 +224,22 @@ def _replace(staging: Path, target: Path) -> None:
         else:
             old.unlink(missing_ok=True)
             aside.rmdir()
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step. False where the system or the file system has no such call."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    # From <linux/fs.h> and <fcntl.h>.
+    rename_exchange, at_fdcwd = 2, -100
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    done = call(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), rename_exchange)
+    return bool(done == 0)
 
 
 def _make_parents(folder: Path) -> list[Path]:

@@ -67,11 +67,12 @@ class BuildOptions:
         """The context length of the bundle, in tokens."""
         if self.context_length is None:
             return spec.context
-        if not 0 < self.context_length <= spec.context:
+        if not 2 <= self.context_length <= spec.context:
             raise UsageError(
                 "The context length is not one that the model has.",
                 found=self.context_length,
-                expected=f"1 to {spec.context}, the model's own",
+                expected=f"2, a token of a prompt and one of an answer, to {spec.context}, "
+                "the model's own",
             )
         return self.context_length
 
@@ -159,7 +160,15 @@ def _check_replaceable(output: Path, source: Path) -> None:
             where=output,
             fix="choose another output, or move the model file",
         )
-    if not output.exists() or (output / CONFIG_NAME).is_file():
+    if not output.exists():
+        return
+    if Path.cwd().is_relative_to(output.resolve()):
+        raise UsageError(
+            "The output is the current folder, or one around it.",
+            where=output,
+            fix="go to another folder first: replacing it would leave the shell in a deleted one",
+        )
+    if (output / CONFIG_NAME).is_file():
         return
     if not output.is_dir() or any(output.iterdir()):
         raise OutputExistsError(

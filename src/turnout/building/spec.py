@@ -35,15 +35,25 @@ FAMILIES = {
 
 # Metadata that changes the mathematics in a way that no graph here expresses, with the value
 # that leaves it unchanged.
-_UNHANDLED = {
+_UNHANDLED: dict[str, object] = {
     "expert_count": 0,
+    "attention.causal": True,
     "attention.sliding_window": 0,
     "attention.scale": 0.0,
+    "attention.max_alibi_bias": 0.0,
+    "attn_logit_softcapping": 0.0,
+    "final_logit_softcapping": 0.0,
+    "rope.scaling.attn_factor": 1.0,
+    "pooling_type": 0,
     "logit_scale": 0.0,
     "residual_scale": 0.0,
     "embedding_scale": 0.0,
     "attention.clamp_kqv": 0.0,
 }
+
+
+# GroupQueryAttention on the CPU EP refuses others ("head_size must be a multiple of 8").
+HEAD_UNIT = 8
 
 
 @dataclass(frozen=True)
@@ -144,12 +154,21 @@ class _Sizes:
         size = self.positive("attention.key_length", default=hidden // heads or 1)
         value_size = self.positive("attention.value_length", default=size)
         rope_size = self.positive("rope.dimension_count", default=size)
-        if not size == value_size == rope_size or size % 2:
+        where = f"{self._gguf.path}: {self._prefix}.attention"
+        if not size == value_size == rope_size:
             raise UnsupportedModelError(
                 "Heads whose keys, values and rotary embedding differ in size are not supported.",
                 found=f"key {size}, value {value_size}, rotary {rope_size}",
-                expected="one even size",
-                where=f"{self._gguf.path}: {self._prefix}.attention.key_length",
+                expected="one size",
+                where=where,
+                fix="check the head count and the lengths of keys, values and rotary embedding",
+            )
+        if size % HEAD_UNIT:
+            raise UnsupportedModelError(
+                "The runtime does not take heads of that size.",
+                found=f"{size} values: {hidden} in {heads} heads",
+                expected=f"a multiple of {HEAD_UNIT}",
+                where=where,
             )
         return size
 
@@ -190,12 +209,15 @@ def _vocabulary(gguf: GgufFile, architecture: str) -> int:
 
 def _rope(gguf: GgufFile, architecture: str) -> RopeSpec:
     prefix = f"{architecture}.rope"
-    kind = gguf.text(f"{prefix}.scaling.type", default="none")
-    # `scale_linear` is what files had before `scaling.type` existed.
-    factor = gguf.number(f"{prefix}.scale_linear", default=1.0)
-    if kind == "linear":
-        factor = gguf.number(f"{prefix}.scaling.factor")
-    elif kind != "none":
+    # A file that has a factor and names no type means the linear one, as llama.cpp reads it;
+    # `scale_linear` is what files had before `scaling.factor`, and 0 is none.
+    kind = gguf.text(f"{prefix}.scaling.type", default="linear")
+    factor = gguf.number(f"{prefix}.scaling.factor", default=None)
+    if factor is None:
+        factor = gguf.number(f"{prefix}.scale_linear", default=1.0)
+    if kind == "none" or factor == 0:
+        factor = 1.0
+    elif kind != "linear":
         raise UnsupportedModelError(
             f"Rotary scaling {kind!r} is not supported.",
             found=kind,
@@ -214,6 +236,14 @@ def _rope(gguf: GgufFile, architecture: str) -> RopeSpec:
 
 
 def _refuse_unhandled(gguf: GgufFile, architecture: str) -> None:
+    kind = gguf.text("general.type", default="model")
+    if kind != "model":
+        raise UnsupportedModelError(
+            f"The file holds no model, but what it calls {kind!r}.",
+            found=kind,
+            expected="model",
+            where=f"{gguf.path}: general.type",
+        )
     for key, neutral in _UNHANDLED.items():
         full = f"{architecture}.{key}"
         value = gguf.metadata.get(full, neutral)

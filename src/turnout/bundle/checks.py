@@ -42,8 +42,9 @@ def _named(bundle: Bundle) -> Iterator[tuple[str, Path]]:
         yield from bundle.data_files(stage).items()
         yield from bundle.context_files(stage).items()
     folder = bundle.config.get(("model", "tokenizer_dir"))
-    place = bundle.path / folder if isinstance(folder, str) else bundle.path
-    yield from ((name, place / name) for name in FILES)
+    within = f"{folder}/" if isinstance(folder, str) and folder else ""
+    for name in FILES:
+        yield name, bundle.file(f"{within}{name}", what="tokenizer file")
 
 
 def _exists(path: Path) -> bool:

@@ -124,16 +124,21 @@ def build(
 
 @contextlib.contextmanager
 def _ended_cleanly() -> Iterator[None]:
-    """Let a plain `kill` unwind the build, as Ctrl-C does, so that it leaves nothing."""
+    """Let a plain `kill`, or a terminal that closes, unwind the build as Ctrl-C does."""
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in names]
+    # One that is ignored (by `nohup`) is meant to be.
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [signal.signal(number, end) for number in heeded]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(heeded, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _report(

@@ -31,6 +31,8 @@ def places(bundle: Bundle) -> list[Path]:
     inside = bundle.path / COMPILED / "routes"
     name = hashlib.sha256(os.fsencode(bundle.path)).hexdigest()[:12]
     cache = cache_folder() / "bundles" / name / "routes"
+    if any(path.is_symlink() for path in (inside, inside.parent)):
+        return [cache]  # an untrusted bundle does not choose where files go
     if bundle.blobs is not None and same_disk(bundle.blobs, cache):
         return [cache, inside]  # a hub's folder is left as its client made it
     return [inside, cache]
