@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from turnout.building import blocks
 from turnout.building.architectures import LayerPlan, plan_model
 from turnout.building.gguf import GgufFile
 from turnout.building.matrices import SourceRows
@@ -70,14 +69,7 @@ def layer_tensors(prefix: str, layer: LayerPlan) -> dict[str, np.ndarray]:
 
 def values(rows: SourceRows) -> np.ndarray:
     """The matrix in float32, heads in split rotary order as checkpoints have them."""
-    chunks = []
-    for raw in rows.chunks():
-        if rows.type in blocks.FLOAT_TYPES:
-            chunks.append(blocks.float_rows(raw, rows.type))
-        else:
-            form = blocks.FORMATS[rows.type]
-            chunks.append(blocks.dequantize(blocks.block_rows(raw, rows.type), form))
-    return np.concatenate(chunks)
+    return np.concatenate(list(rows.float_chunks()))
 
 
 def config(spec: ModelSpec, tied: bool) -> dict[str, object]:

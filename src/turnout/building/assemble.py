@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turnout.bundle import CONFIG_NAME, Bundle
 from turnout.errors import GgufError, GraphError, OutputExistsError, UsageError
 from turnout.files import atomic_folder, write_atomic
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from turnout.building.weights import StoredModel
 
 ACCURACY_LEVELS = (0, 1, 4)
-CONFIG_NAME = "genai_config.json"
 DATA_NAME = "model.data"
 
 
@@ -35,11 +35,8 @@ class BuildProgress:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What `build` was asked for; see there. Refuses values that make no sense."""
+    """What `build` was asked for beside the layout; see there. Refuses what makes no sense."""
 
-    layout: str = "pipeline"
-    two_sessions: bool = False
-    static_prefill: int | None = None
     accuracy_level: int = 4
     precision: str = "source"
     context_length: int | None = None
@@ -48,8 +45,8 @@ class BuildOptions:
         """Check each option by itself."""
         from turnout.building.matrices import PRECISIONS
 
-        for name in ("accuracy_level", "static_prefill", "context_length"):
-            _check_whole(name, getattr(self, name))
+        _check_whole("accuracy_level", self.accuracy_level)
+        _check_whole("context_length", self.context_length)
         if self.accuracy_level not in ACCURACY_LEVELS:
             raise UsageError(
                 f"There is no accuracy level {self.accuracy_level}.",
@@ -126,15 +123,14 @@ def build(
     from turnout.building.layouts import Layout
     from turnout.building.spec import read_spec
 
-    options = BuildOptions(
-        layout, two_sessions, static_prefill, accuracy_level, precision, context_length
-    )
+    options = BuildOptions(accuracy_level, precision, context_length)
+    _check_whole("static_prefill", static_prefill)
     form = Layout(layout, two_sessions, static_prefill)
     target = _output_path(output)
     with GgufFile.open(source) as gguf:
         spec = read_spec(gguf)
         context = options.context_of(spec)
-        _check_window(form.window, context)
+        form.check_context(context)
         job = _Build(
             gguf,
             spec,
@@ -179,23 +175,6 @@ def _check_replaceable(output: Path, source: Path) -> None:
         )
 
 
-def _window_fix(window: int, context: int) -> str:
-    if window > context:
-        return f"take a static prefill of at most {context}"
-    return f"pass --context-length {context // window * window}"
-
-
-def _check_window(window: int | None, context: int) -> None:
-    if window is not None and context % window:
-        # The last window of a prompt is padded, and its padding is written to the cache.
-        raise UsageError(
-            "The context length is no multiple of the static prefill.",
-            found=f"context {context}, prefill {window}",
-            expected="a multiple",
-            fix=_window_fix(window, context),
-        )
-
-
 class _Build:
     """One build into an empty folder."""
 
@@ -233,8 +212,8 @@ class _Build:
         weights = self._write_weights(folder)
         self._say("graphs")
         author = StageAuthor(self._spec, weights, self._options.accuracy_level)
-        write_graphs(self._layout, self._spec, author, self._context, folder=folder, data=DATA_NAME)
         pipeline = self._layout.pipeline(self._spec)
+        write_graphs(self._layout, pipeline, author, self._context, folder=folder, data=DATA_NAME)
         text = config_text(self._spec, tokenizer, self._context, pipeline, self._layout.window)
         write_atomic(folder / CONFIG_NAME, text)
 
@@ -243,10 +222,9 @@ class _Build:
         from turnout.building.matrices import MatrixWriter, Precision
         from turnout.building.weights import store_model
 
-        precision = Precision(self._options.precision)
         with DataFile(folder / DATA_NAME) as data:
-            writer = MatrixWriter(data, precision, self._advance)
-            return store_model(self._plan, self._spec, self._context, writer, precision)
+            writer = MatrixWriter(data, Precision(self._options.precision), self._advance)
+            return store_model(self._plan, self._spec, self._context, writer)
 
     def _check_vocabulary(self, tokenizer: TokenizerFacts) -> None:
         if tokenizer.vocab_size > self._spec.vocabulary:
@@ -271,8 +249,6 @@ def verify_written(folder: Path) -> None:
 
     Raises `BundleError` if what was written does not hold together.
     """
-    from turnout.bundle import Bundle
-
     bundle = Bundle.open(folder)
     for stage in bundle.stages:
         graph = bundle.graph(stage)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from turnout.bundle import CONFIG_NAME
 from turnout.errors import GgufError, UsageError
 
 WINDOW = 1 << 20  # bytes of the header held at a time
@@ -55,7 +56,7 @@ class Source:
             return
         kind = "a device, pipe or socket"
         if stat.S_ISDIR(status.st_mode):
-            kind = "a bundle" if (self.path / "genai_config.json").is_file() else "a directory"
+            kind = "a bundle" if (self.path / CONFIG_NAME).is_file() else "a directory"
         raise UsageError(
             f"{self.path} is {kind}, not a GGUF file.",
             found=kind,

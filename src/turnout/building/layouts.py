@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +47,17 @@ class Layout:
                 expected="2 or more; a one-token prompt runs the decode stage",
             )
 
+    def check_context(self, context: int) -> None:
+        """Raises `UsageError` for a context length that the window does not divide."""
+        if self.window is not None and context % self.window:
+            # The last window of a prompt is padded, and its padding is written to the cache.
+            raise UsageError(
+                "The context length is no multiple of the static prefill.",
+                found=f"context {context}, prefill {self.window}",
+                expected="a multiple",
+                fix=_window_fix(self.window, context),
+            )
+
     def pipeline(self, spec: ModelSpec) -> list[PipelineStage] | None:
         """The stages in order; None for a flat bundle."""
         if self.kind == "flat":
@@ -76,17 +87,25 @@ class Layout:
         return [stages.EMBEDDINGS, *lengths, *past], [stages.HIDDEN_STATES, *present]
 
 
+def _window_fix(window: int, context: int) -> str:
+    if window > context:
+        return f"take a static prefill of at most {context}"
+    return f"pass --context-length {context // window * window}"
+
+
 def write_graphs(
     layout: Layout,
-    spec: ModelSpec,
+    pipeline: Sequence[PipelineStage] | None,
     author: StageAuthor,
     context: int,
     *,
     folder: Path,
     data: str,
 ) -> None:
-    """Author every graph of the layout into `folder`, pointing into the data file `data`."""
-    pipeline = layout.pipeline(spec)
+    """Author every graph of the layout into `folder`, pointing into the data file `data`.
+
+    `pipeline` is what `layout.pipeline` gives.
+    """
     if pipeline is None:
         _write(folder, "model", data, author.decoder)
         return

@@ -50,6 +50,18 @@ class SourceRows:
             raw = self.tensor.read(start, min(start + step, self.tensor.rows))
             yield raw if self.interleaved_head is None else split_halves(raw, unit)
 
+    def float_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
+        """The same rows as float32 [rows, K], dequantized. Raises `GgufError` for no numbers."""
+        for raw in self.chunks():
+            if self.type in blocks.FLOAT_TYPES:
+                values = blocks.float_rows(raw, self.type)
+            else:
+                values = blocks.dequantize(
+                    blocks.block_rows(raw, self.type), blocks.FORMATS[self.type]
+                )
+            require_finite(self.tensor, values)
+            yield values
+
 
 def split_halves(rows: npt.NDArray[np.uint8], head_size: int) -> npt.NDArray[np.uint8]:
     """Whole rows of heads from interleaved to split rotary order; scales go with their rows."""
@@ -128,16 +140,6 @@ class BlockMatrix:
 Matrix = FloatMatrix | BlockMatrix
 
 
-def stackable(parts: Sequence[SourceRows], precision: Precision) -> bool:
-    """Whether the matrices can be one product: same columns and one storage format.
-
-    A type with offsets stacks with one without: its offsets are zero.
-    """
-    forms = [precision.form_of(part.type) for part in parts]
-    kinds = {(form.bits, form.block) if form else None for form in forms}
-    return len(kinds) == 1 and len({part.shape[1] for part in parts}) == 1
-
-
 @dataclass(frozen=True)
 class Precision:
     """What `--precision` asks: how a tensor of each type is stored.
@@ -178,6 +180,15 @@ class MatrixWriter:
             return self._write_floats(name, parts, by_rows=use.lookup)
         return self._write_blocks(name, parts, form, use)
 
+    def stacks(self, parts: Sequence[SourceRows]) -> bool:
+        """Whether the matrices can be one product: same columns and one storage format.
+
+        A type with offsets stacks with one without: its offsets are zero.
+        """
+        forms = [self._precision.form_of(part.type) for part in parts]
+        kinds = {(form.bits, form.block) if form else None for form in forms}
+        return len(kinds) == 1 and len({part.shape[1] for part in parts}) == 1
+
     def vector(self, name: str, *parts: SourceVector) -> StoredTensor:
         """Norms or biases, joined: float32 [N]."""
         for part in parts:
@@ -192,15 +203,9 @@ class MatrixWriter:
 
     def _float_chunks(self, parts: Sequence[SourceRows]) -> Iterator[npt.NDArray[np.float32]]:
         for part in parts:
-            for raw in part.chunks():
-                if part.type in blocks.FLOAT_TYPES:
-                    values = blocks.float_rows(raw, part.type)
-                else:
-                    rows = blocks.block_rows(raw, part.type)
-                    values = blocks.dequantize(rows, blocks.FORMATS[part.type])
-                require_finite(part.tensor, values)
+            for values in part.float_chunks():
                 yield values
-                self._progress(raw.nbytes)
+                self._progress(len(values) * part.tensor.row_bytes)
 
     def _write_floats(self, name: str, parts: Sequence[SourceRows], by_rows: bool) -> FloatMatrix:
         count, width = sum(part.shape[0] for part in parts), parts[0].shape[1]

@@ -15,9 +15,7 @@ from turnout.building.matrices import (
     TIED,
     Matrix,
     MatrixWriter,
-    Precision,
     SourceVector,
-    stackable,
 )
 
 if TYPE_CHECKING:
@@ -70,12 +68,12 @@ class StoredModel:
 
 
 def store_model(
-    plan: ModelPlan, spec: ModelSpec, context: int, writer: MatrixWriter, precision: Precision
+    plan: ModelPlan, spec: ModelSpec, context: int, writer: MatrixWriter
 ) -> StoredModel:
     """Write every weight of `plan`; rotary tables cover `context` positions."""
     use = TIED if plan.tied else LOOKUP
     embedding = writer.write("embeddings", [plan.embedding], use)
-    store = _Store(writer, precision)
+    store = _Store(writer)
     cosines, sines = _rope_tables(plan, spec, context, writer)
     layers = tuple(store.layer(index, layer) for index, layer in enumerate(plan.layers))
     output_norm = writer.vector("output_norm", plan.output_norm)
@@ -99,9 +97,8 @@ def _rope_tables(
 
 
 class _Store:
-    def __init__(self, writer: MatrixWriter, precision: Precision) -> None:
+    def __init__(self, writer: MatrixWriter) -> None:
         self._writer = writer
-        self._precision = precision
 
     def layer(self, index: int, plan: LayerPlan) -> StoredLayer:
         scope = f"layers.{index}"
@@ -135,7 +132,7 @@ class _Store:
         self, scope: str, names: Sequence[str], parts: Sequence[Linear]
     ) -> tuple[StoredLinear, ...]:
         same_bias = len({part.bias is None for part in parts}) == 1
-        if same_bias and stackable([part.weight for part in parts], self._precision):
+        if same_bias and self._writer.stacks([part.weight for part in parts]):
             return (self.linear(f"{scope}.{'_'.join(names)}", parts),)
         return tuple(
             self.linear(f"{scope}.{name}", [part]) for name, part in zip(names, parts, strict=True)
