@@ -164,16 +164,20 @@ class Bundle:
         """Tokens that prompt and answer may take together; None when the config does not say."""
         return self.config.context_length
 
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The folder of the tokenizer files. Raises `BundleError` if it leads out."""
+        named = self.config.get(("model", "tokenizer_dir"))
+        if isinstance(named, str) and named:
+            return self.file(named, what="tokenizer folder")
+        return self.path
+
     @cached_property
     def tokenizer(self) -> TokenizerInfo:
         """What the tokenizer files say. Raises `TokenizerError`, or `BundleError` for links out."""
-        named = self.config.get(("model", "tokenizer_dir"))
-        folder = self.path
-        if isinstance(named, str) and named:
-            folder = self.file(named, what="tokenizer folder")
         for name in FILES:
-            contained(folder, name, what="tokenizer file", also=self.blobs)
-        return read_tokenizer(folder)
+            contained(self.tokenizer_folder, name, what="tokenizer file", also=self.blobs)
+        return read_tokenizer(self.tokenizer_folder)
 
     @property
     def chat_template(self) -> str | None:

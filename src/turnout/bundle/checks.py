@@ -41,10 +41,9 @@ def _named(bundle: Bundle) -> Iterator[tuple[str, Path]]:
             continue
         yield from bundle.data_files(stage).items()
         yield from bundle.context_files(stage).items()
-    folder = bundle.config.get(("model", "tokenizer_dir"))
-    within = f"{folder}/" if isinstance(folder, str) and folder else ""
+    within = bundle.tokenizer_folder.relative_to(bundle.path)
     for name in FILES:
-        yield name, bundle.file(f"{within}{name}", what="tokenizer file")
+        yield name, bundle.file((within / name).as_posix(), what="tokenizer file")
 
 
 def _exists(path: Path) -> bool:

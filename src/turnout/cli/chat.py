@@ -10,12 +10,10 @@ import typer
 
 from turnout.cli import route_options as routes
 from turnout.cli import search_options as search
+from turnout.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 @app.command()

@@ -10,6 +10,7 @@ import typer
 
 from turnout.cli import route_options as routes
 from turnout.cli import search_options as search
+from turnout.cli.main import EXIT_INTERRUPTED
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from turnout.runtime.generation import Request
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-
-EXIT_INTERRUPTED = 130
 
 
 @app.command()

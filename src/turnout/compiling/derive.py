@@ -133,13 +133,15 @@ class _Contents:
     @classmethod
     def of(cls, bundle: Bundle, target: Path) -> _Contents:
         beside = bundle.blobs is not None or bundle.path.drive != target.drive
-        graphs, data, binaries = set(), set(_shared_initializers(bundle)), set()
+        graphs, binaries = set(), set()
+        data, all_weights = set(_shared_initializers(bundle)), set()
         options: dict[str, dict[str, str]] = {}
         for stage in bundle.stages:
             if not stage.filename:
                 continue
             graphs.add(_name(bundle, bundle.graph_path(stage)))
             weights = _existing(bundle, bundle.data_files(stage), stage)
+            all_weights |= weights
             contexts = _existing(bundle, bundle.context_files(stage), stage)
             binaries |= contexts
             needs: dict[str, str] = {}
@@ -154,7 +156,7 @@ class _Contents:
             if needs and stage.takes_options:
                 options[stage.name] = needs
         small = {name for name in graphs if _size(bundle, name) <= SMALL}
-        known = graphs | binaries | _all_data(bundle)
+        known = graphs | binaries | all_weights
         others, named, skipped = _others(bundle, known, large_too=beside and bool(binaries))
         copies = sorted(small | others)
         links = sorted((graphs - small) | data | binaries | named)
@@ -182,15 +184,6 @@ class _Contents:
     def stamps(root: Path, names: tuple[str, ...], *, copied: bool) -> dict[str, object]:
         """Identity, size and times of the files `names` of `root`."""
         return {name: _stamp(root / name, copied=copied) for name in names}
-
-
-def _all_data(bundle: Bundle) -> set[str]:
-    return {
-        _name(bundle, path)
-        for stage in bundle.stages
-        if stage.filename
-        for path in bundle.data_files(stage).values()
-    }
 
 
 def _name(bundle: Bundle, path: Path) -> str:

@@ -92,7 +92,7 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
     vocab_size = config.get(("model", "vocab_size"))
     return Loaded(
         model=model,
-        codec=Codec(tokenizer, _tokenizer_folder(bundle, config), vocab_size),
+        codec=Codec(tokenizer, bundle.tokenizer_folder, vocab_size),
         config=config,
         folder=folder,
         limits=prompt.limits(config),
@@ -102,11 +102,6 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
         spans=timer.load_spans(),
         takes_steps=layout.takes_steps(config, bundle),
     )
-
-
-def _tokenizer_folder(bundle: Bundle, config: GenaiConfig) -> Path:
-    folder = config.get(("model", "tokenizer_dir"))
-    return bundle.file(folder) if isinstance(folder, str) and folder else bundle.path
 
 
 def _register(config: GenaiConfig, bundle: Bundle) -> None:
