@@ -137,6 +137,24 @@ def test_an_old_folder_that_stepped_aside_is_never_taken_for_rubbish(tmp_path, m
     assert [path.read_text() for path in tmp_path.rglob("old")] == ["old"]
 
 
+def test_an_old_folder_that_cannot_come_back_is_kept_aside(tmp_path, monkeypatch):
+    """Neither the new folder nor the old one gets the name: the old one is the only copy."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "old").write_text("old")
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    real = Path.replace
+
+    def replace(self, target):
+        if Path(target).name == "made" and Path(target).parent == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(WriteError), files.atomic_folder(tmp_path / "made", overwrite=True):
+        pass
+    assert [path.read_text() for path in tmp_path.rglob("old")] == ["old"]
+
+
 def test_a_name_that_the_file_system_does_not_take_is_a_write_error(tmp_path):
     with (
         pytest.raises(WriteError, match="name too long"),

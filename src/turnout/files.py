@@ -197,17 +197,14 @@ def _replace(staging: Path, target: Path) -> None:
         return
     # What was replaced has the staging folder's name now: were this process to be killed before
     # all of it is gone, the rest would be removed as any staging folder.
-    if staging.is_dir() and not staging.is_symlink():
-        shutil.rmtree(staging, ignore_errors=True)
-    else:
-        staging.unlink(missing_ok=True)
+    _remove(staging)
 
 
 def _step_aside(staging: Path, target: Path) -> None:
     """Replace in two renames, where the system cannot do it in one.
 
     A process that is killed between them leaves the old folder under a name that nothing
-    removes, beside the target.
+    removes, beside the target; so does one that can neither go on nor go back.
     """
     aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=ASIDE_PREFIX))
     old = aside / target.name
@@ -218,12 +215,17 @@ def _step_aside(staging: Path, target: Path) -> None:
         except BaseException:
             old.replace(target)
             raise
+        _remove(old)
     finally:
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            old.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
             aside.rmdir()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:
