@@ -1,0 +1,15 @@
+"""Checks of external data, its ranges, and compiled binaries (codes T31x)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turnout.checking.findings import Finding, Rule
+from turnout.checking.subject import Subject
+
+RULES: tuple[Rule, ...] = ()
+
+
+def check(subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
+    """Findings about external data, its ranges, and compiled binaries."""
+    yield from ()
