@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from turnout.bundle import jsonedit, jsontext, layouts
+from turnout.bundle import jsonedit, jsontext, layouts, merging
 from turnout.bundle.layouts import ProviderEntry, Stage
 from turnout.errors import ConfigError
 
@@ -26,7 +26,11 @@ __all__ = ["CONFIG_NAME", "GenaiConfig", "ProviderEntry", "Stage"]
 
 @dataclass(frozen=True)
 class GenaiConfig:
-    """One config, immutable. `text` is the document byte for byte; edits give a new config."""
+    """One config, immutable. `text` is the document byte for byte; edits give a new config.
+
+    `root` is the document as it stands; everything else reads it as the runtime does, where a
+    key that stands twice adds up (`merging`). An edit of such a document makes it one.
+    """
 
     text: str
     where: str = field(compare=False)
@@ -69,13 +73,13 @@ class GenaiConfig:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The document as plain Python data; the last of duplicate keys wins. Read only."""
-        data: dict[str, Any] = self.root.data()
+        """The document as plain Python data, as the runtime reads duplicate keys. Read only."""
+        data: dict[str, Any] = self._merged.data()
         return data
 
     def get(self, path: jsontext.Path, default: Any = None) -> Any:
         """The value at a JSON path such as `("model", "type")` as plain data, or `default`."""
-        node = self.root.find(path)
+        node = self._merged.find(path)
         return default if node is None else node.data()
 
     def stages(self) -> tuple[Stage, ...]:
@@ -91,22 +95,36 @@ class GenaiConfig:
 
         Raises `ConfigError` for a value that onnxruntime-genai would refuse.
         """
-        return layouts.read_providers(self.text, self.root, self.where, options)
+        return layouts.read_providers(self.text, self._merged, self.where, options)
+
+    @cached_property
+    def _merged(self) -> jsontext.Node:
+        return merging.merged(self.root)
 
     @cached_property
     def _stages(self) -> tuple[Stage, ...]:
-        return layouts.read_stages(self.text, self.root, self.where)
+        return layouts.read_stages(self.text, self._merged, self.where)
 
     def edit(self, path: jsontext.Path, value: Any) -> GenaiConfig:
         """A config with `value` at `path`, all other bytes as they are; self if it is there.
 
         Objects missing on the way are added; an index equal to an array's length appends.
         """
-        return self._with(jsonedit.replace(self.text, self.root, path, value))
+        whole = self._whole()
+        edited = whole._with(jsonedit.replace(whole.text, whole.root, path, value))
+        return self if edited is whole else edited
 
     def remove(self, path: jsontext.Path) -> GenaiConfig:
         """A config without the member or element at `path`; self if there is none."""
-        return self._with(jsonedit.remove(self.text, self.root, path))
+        whole = self._whole()
+        edited = whole._with(jsonedit.remove(whole.text, whole.root, path))
+        return self if edited is whole else edited
+
+    def _whole(self) -> GenaiConfig:
+        """The document without doubled objects and arrays, of which an edit could see one only."""
+        if self._merged is self.root:
+            return self
+        return self._with(merging.collapse(self.text, self.root))
 
     def _with(self, text: str) -> GenaiConfig:
         return self if text == self.text else GenaiConfig.parse(text, self.where)

@@ -40,6 +40,16 @@ def replace(text: str, root: Node, path: Path, value: Any) -> str:
     return _insert(layout, parent, path[: depth + 1], value)
 
 
+def rewrite(text: str, root: Node, node: Node, value: Any) -> str:
+    """`text` with `value` in the place of `node`, which is one of `root`, `text` parsed.
+
+    Only what stands before `node` needs to be as it was when `root` was parsed.
+    """
+    layout = _Layout(text, root)
+    new = layout.write(value, layout.indent_at(node.start), layout.has_lines(node))
+    return text[: node.start] + new + text[node.end :]
+
+
 def remove(text: str, root: Node, path: Path) -> str:
     """`text` without the member or element at `path` (all duplicates of a key).
 

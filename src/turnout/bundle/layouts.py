@@ -242,7 +242,7 @@ class _Reader:
             self.expect((*path, index), "object")
             for member in item.members:
                 entries.append(self.provider((*path, index, member.key), member.key))
-        return tuple(entries)
+        return _by_name(entries)
 
     def provider(self, path: Path, name: str) -> ProviderEntry:
         self.expect(path, "object")
@@ -318,6 +318,19 @@ def _shown(node: Node) -> str:
 
 def _free_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key != "provider_options"}
+
+
+def _by_name(entries: list[ProviderEntry]) -> tuple[ProviderEntry, ...]:
+    """Entries of one spelling as one, as the runtime reads them: the last word on each option."""
+    found: dict[str, ProviderEntry] = {}
+    for entry in entries:
+        first = found.get(entry.name)
+        if first is not None:
+            options = {**first.options, **entry.options}
+            device_filter = entry.device_filter or first.device_filter
+            entry = replace(first, options=options, device_filter=device_filter)  # noqa: PLW2901
+        found[entry.name] = entry
+    return tuple(found.values())
 
 
 def _merged(
