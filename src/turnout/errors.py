@@ -18,6 +18,7 @@
     │   ├── EpUnavailableError         a known EP that is not installed or does not load
     │   └── DeviceUnavailableError     a device that no EP of this machine serves
     ├── WriteError                     an output could not be written; nothing was left behind
+    ├── ProcessError                   a child process crashed, hung, or did not answer
     ├── LoadError                      a session could not be loaded; nothing is left loaded
     └── GenerationError                a loaded session could not answer
         └── PromptTooLongError         more prompt tokens than the context takes
@@ -130,6 +131,10 @@ class DeviceUnavailableError(MachineError):
 
 class WriteError(TurnoutError):
     """An output could not be written; nothing was left behind."""
+
+
+class ProcessError(TurnoutError):
+    """A child process crashed, hung, or ended without an answer."""
 
 
 class LoadError(TurnoutError):
