@@ -17,7 +17,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bundle_fixtures import build_flat, build_pipeline
 from turnout.bundle import GraphFile
-from turnout.bundle.graph import ELEMENT_TYPES, EpContext, ExternalRange, ValueInfo
+from turnout.bundle.graph import (
+    ELEMENT_TYPES,
+    EpContext,
+    ExternalRange,
+    Product,
+    ValueInfo,
+)
 from turnout.errors import GraphError
 
 
@@ -422,3 +428,22 @@ def test_mutated_headers_only_ever_raise_graph_errors(
         with contextlib.suppress(GraphError):
             GraphFile.read(path)
         path.unlink()
+
+
+def test_products_of_quantized_weights_are_told_once_each(tmp_path: Path) -> None:
+    """In graphs inside the graph too; a missing attribute has the default of its schema."""
+
+    def product(**given: int) -> onnx.NodeProto:
+        return helper.make_node(
+            "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=64, N=64, **given
+        )
+
+    inner = helper.make_graph([product(bits=8, block_size=16, accuracy_level=4)], "inner", [], [])
+    nodes = [
+        product(block_size=32),
+        product(bits=4, block_size=32, accuracy_level=0),
+        helper.make_node("Other", [], ["z"], bits=2, block_size=128),
+        helper.make_node("If", ["c"], ["v"], then_branch=inner, else_branch=inner),
+    ]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [], [])), tmp_path / "m.onnx")
+    assert GraphFile.read(tmp_path / "m.onnx").products == {Product(4, 32, 0), Product(8, 16, 4)}

@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 import bundle_fixtures
-from turnout.bundle import GenaiConfig
+from turnout.bundle import GenaiConfig, GraphFile
 from turnout.cli.route_options import request_from
 from turnout.errors import BundleError, ConfigError, MachineError, TurnoutError, UsageError
 from turnout.machine import Inventory
@@ -644,7 +644,7 @@ def test_only_products_that_cannot_be_forced_need_unpacked_weights(
     other = onnx.helper.make_node("Other", [], ["z"], accuracy_level=4, bits=8)
     graph = onnx.helper.make_graph([other, product], "g", [], [])
     onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
-    assert needs_unpacked(tmp_path / "m.onnx", platform) is needs
+    assert needs_unpacked(GraphFile.read(tmp_path / "m.onnx"), platform) is needs
 
 
 def test_errors_of_routing_are_of_the_projects_own_tree() -> None:

@@ -121,12 +121,15 @@ class Bundle:
         They must stay inside `data_folder(stage)`: onnxruntime refuses others. The files need
         not exist. Raises `GraphError`.
         """
-        graph = self.graph(stage)
         folder = self.data_folder(stage)
         return {
-            name: self._inside(name, f"data file of {graph.path}", folder)
-            for name in graph.external_files
+            name: self.data_file(stage, name, folder) for name in self.graph(stage).external_files
         }
+
+    def data_file(self, stage: Stage, name: str, folder: Path | None = None) -> Path:
+        """One of `data_files`; `folder` is `data_folder(stage)`, where it is known already."""
+        what = f"data file of {self.graph_path(stage)}"
+        return self._inside(name, what, folder or self.data_folder(stage))
 
     def data_folder(self, stage: Stage) -> Path:
         """The folder that a stage's external data is in: its graph's own, or the one that the
@@ -141,9 +144,12 @@ class Bundle:
         """The binaries that a stage's `EPContext` nodes name, by that name. Raises `GraphError`."""
         graph = self.graph(stage)
         names = sorted({context.cache for context in graph.ep_contexts if context.cache})
-        return {
-            name: self._inside(name, f"binary of {graph.path}", graph.path.parent) for name in names
-        }
+        return {name: self.context_file(stage, name) for name in names}
+
+    def context_file(self, stage: Stage, name: str) -> Path:
+        """One of `context_files`, by the name that a node gives it. Raises `GraphError`."""
+        path = self.graph_path(stage)
+        return self._inside(name, f"binary of {path}", path.parent)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -10,21 +10,32 @@ from pathlib import Path
 
 from turnout.bundle.onnxheader import (
     ELEMENT_TYPES,
-    EpContext,
     ExternalRange,
     HeaderReader,
     Initializer,
     ValueInfo,
 )
+from turnout.bundle.onnxnodes import EpContext, Product
 from turnout.bundle.protobuf import Walker
 from turnout.errors import GraphError
 
-__all__ = ["ELEMENT_TYPES", "EpContext", "ExternalRange", "GraphFile", "Initializer", "ValueInfo"]
+__all__ = [
+    "ELEMENT_TYPES",
+    "EpContext",
+    "ExternalRange",
+    "GraphFile",
+    "Initializer",
+    "Product",
+    "ValueInfo",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFile:
-    """What the header of an ONNX file says. `file_bytes` is the size of the file itself."""
+    """What the header of an ONNX file says. `file_bytes` is the size of the file itself.
+
+    `products` are the different kinds of products with quantized weights in it.
+    """
 
     path: Path
     file_bytes: int
@@ -37,6 +48,7 @@ class GraphFile:
     initializers: tuple[Initializer, ...]
     ops: Mapping[tuple[str, str], int]
     ep_contexts: tuple[EpContext, ...]
+    products: frozenset[Product]
 
     @classmethod
     def read(cls, path: Path | str) -> GraphFile:
@@ -121,4 +133,5 @@ def _read(walker: Walker) -> GraphFile:
         initializers=tuple(reader.initializers),
         ops=reader.ops,
         ep_contexts=tuple(reader.ep_contexts),
+        products=frozenset(reader.products),
     )

@@ -8,6 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from turnout.bundle.onnxnodes import (
+    EP_CONTEXT,
+    PRODUCT,
+    EpContext,
+    Product,
+    read_ep_context,
+    read_product,
+)
 from turnout.bundle.protobuf import BYTES, VARINT, Walker, signed
 
 MAX_NESTING = 32
@@ -90,23 +98,6 @@ class ValueInfo:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class EpContext:
-    """An `EPContext` node: what an EP compiled.
-
-    `cache` is the binary's path relative to the graph (None when it is embedded, then
-    `embedded_bytes` is its size). Defaults are those of the operator's schema.
-    """
-
-    name: str
-    source: str = ""
-    cache: str | None = None
-    embedded_bytes: int = 0
-    embed_mode: int = 1
-    main_context: int = 1
-    partition_name: str = ""
-
-
 @dataclass
 class _Tensor:
     name: str = ""
@@ -130,6 +121,7 @@ class HeaderReader:
         self.initializers: list[Initializer] = []
         self.ops: dict[tuple[str, str], int] = {}
         self.ep_contexts: list[EpContext] = []
+        self.products: set[Product] = set()
 
     def model(self) -> None:
         """Walk the whole file."""
@@ -191,9 +183,11 @@ class HeaderReader:
         if domain == "ai.onnx":
             domain = ""  # two spellings of the default domain
         self.ops[domain, kind] = self.ops.get((domain, kind), 0) + 1
-        if kind == "EPContext":
-            self._ep_context(name, attributes)
+        if kind == EP_CONTEXT:
+            self.ep_contexts.append(read_ep_context(walker, name, attributes))
             return
+        if kind == PRODUCT:
+            self.products.add(read_product(walker, attributes))
         for a, b in attributes:
             self._attribute(a, b, depth, output)
 
@@ -296,42 +290,6 @@ class HeaderReader:
         if numbers["length"] == 0 and nbytes:
             numbers["length"] = nbytes  # ONNX: 0 and absent both mean the rest that it needs
         return ExternalRange(location, numbers["offset"], numbers["length"])
-
-    def _ep_context(self, node: str, attributes: list[tuple[int, int]]) -> None:
-        walker = self.walker
-        numbers: dict[str, int] = {}
-        spans: dict[str, tuple[int, int]] = {}
-        for start, end in attributes:
-            name = ""
-            number_found: int | None = None
-            span = None
-            for number, wire, a, b in walker.fields(start, end):
-                if (number, wire) == (1, BYTES):
-                    name = walker.text(a, b)
-                elif (number, wire) == (3, VARINT):
-                    number_found = signed(a)
-                elif (number, wire) == (4, BYTES):
-                    span = (a, b)
-            if number_found is not None:
-                numbers[name] = number_found
-            if span is not None:
-                spans[name] = span
-        embed = numbers.get("embed_mode", 1)
-        cache = spans.get("ep_cache_context")
-        text = {
-            key: walker.text(*spans[key]) for key in ("source", "partition_name") if key in spans
-        }
-        self.ep_contexts.append(
-            EpContext(
-                name=node,
-                source=text.get("source", ""),
-                cache=walker.text(*cache) if cache and embed == 0 else None,
-                embedded_bytes=cache[1] - cache[0] if cache and embed != 0 else 0,
-                embed_mode=embed,
-                main_context=numbers.get("main_context", 1),
-                partition_name=text.get("partition_name", ""),
-            )
-        )
 
 
 def _bound(walker: Walker, at: int, depth: int) -> None:

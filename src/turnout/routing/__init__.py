@@ -79,5 +79,5 @@ def _unpacked(bundle: Bundle, inventory: Inventory) -> frozenset[str]:
     return frozenset(
         stage.name
         for stage in bundle.stages
-        if stage.takes_options and needs_unpacked(bundle.graph_path(stage), platform)
+        if stage.takes_options and needs_unpacked(bundle.graph(stage), platform)
     )
