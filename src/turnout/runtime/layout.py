@@ -6,27 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turnout.bundle.modeltypes import COMPOSED_TYPES, DECODER_TYPES, PIPELINE, PIPELINE_TYPES
 from turnout.errors import LoadError, TurnoutError
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GenaiConfig
 
-PIPELINE = "decoder-pipeline"
-# Values of `model.type` in onnxruntime-genai 0.18, each tried on a flat bundle and a pipeline.
-PIPELINE_TYPES = frozenset({PIPELINE, "fara", "gemma4", "qwen2_5_vl", "qwen3_vl"})
-# They want graphs beside the decoder: vision, speech, an encoder.
-_COMPOSED = (
-    "fara gemma3 gemma4 marian-ssru mistral3 nemotron_speech parakeet_tdt phi3v phi4mm qwen2_5_vl"
-    " qwen3_5 qwen3_5_moe qwen3_vl videochat_flash_qwen whisper"
-)
-# One decoder graph, by the model's family; "decoder" stands for any.
-_DECODERS = (
-    "chatglm decoder ernie4_5 gemma gemma2 gemma3_text gemma4_text gpt2 gptoss granite"
-    " granitemoehybrid hunyuandensev1 internlm2 lfm2 llama mistral nemotron olmo phi phi3 phi3small"
-    " phimoe qwen2 qwen3 qwen3_5_moe_text qwen3_5_text smollm3"
-)
-COMPOSED_TYPES = frozenset(_COMPOSED.split())
-DECODER_TYPES = frozenset(_DECODERS.split())
 _UNKNOWN_TYPE = "Unsupported model_type"
 _NO_PIPELINE = "Pipelined decoder is not supported"
 # State beside keys and values.
