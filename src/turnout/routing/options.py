@@ -241,3 +241,10 @@ def as_json(entry: ProviderEntry) -> Mapping[str, Any]:
     if entry.device_filter:
         body["device_filtering_options"] = dict(entry.device_filter)
     return {entry.name: body}
+
+
+def session_option_kind(key: str) -> type[str] | type[int] | type[bool]:
+    """The kind of value that the runtime reads for a session option."""
+    if key in _BOOLEANS:
+        return bool
+    return int if key in _INTEGERS else str

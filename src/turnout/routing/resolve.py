@@ -18,7 +18,9 @@ from turnout.routing.request import CONFIG, RouteRequest, StageRequest
 from turnout.routing.targets import Target, available, choose
 
 if TYPE_CHECKING:
-    from turnout.bundle import GenaiConfig
+    from pathlib import Path
+
+    from turnout.bundle import Bundle, GenaiConfig
     from turnout.machine import Inventory
 
 MIXED = "mixed"
@@ -32,7 +34,7 @@ class StageRoute:
     `options` are the provider options of `ep` as they will take effect; `how` says where they
     come from: "config" (untouched), "kept" (the stage named that EP already), "borrowed" (from
     another stage), "defaulted" (from the catalog) or "removed" (back to the CPU EP).
-    `dropped` names, in words, what goes with the EP that was replaced.
+    `dropped` names, in words, what goes with the EP that was replaced. `file` is its graph.
     `providers`, `set_options` and `drop_options` are what `apply` writes: the entries, and the
     session options added or replaced, and those removed.
     """
@@ -49,6 +51,7 @@ class StageRoute:
     providers: tuple[ProviderEntry, ...]
     set_options: Mapping[str, Any]
     drop_options: tuple[str, ...]
+    file: str | None = None
 
     @property
     def alias(self) -> str:
@@ -80,13 +83,15 @@ class StageRoute:
 class Route:
     """The decision for every stage of a bundle: a value to print, save, compare and apply.
 
-    `changes`: whether the effective config differs from the bundle's.
+    `changes`: whether the effective config differs from the bundle's. `platform` is the
+    catalog's word for the machine that it was decided for, "" where none was looked at.
     """
 
     request: RouteRequest
     stages: tuple[StageRoute, ...]
     warnings: tuple[str, ...]
     changes: bool
+    platform: str = ""
 
     @property
     def requested(self) -> str:
@@ -116,6 +121,19 @@ class Route:
             "warnings": list(self.warnings),
         }
 
+    def save(self, path: Path | str) -> None:
+        """Write the decision to a file that `load` reads; see `turnout.routing.saved`."""
+        from turnout.routing import saved
+
+        saved.save(self, path)
+
+    @staticmethod
+    def load(path: Path | str, bundle: Bundle, inventory: Inventory | None = None) -> Route:
+        """The saved decision for `bundle`; see `turnout.routing.saved`. Raises `UsageError`."""
+        from turnout.routing import saved
+
+        return saved.load(path, bundle, inventory)
+
 
 def resolve(
     config: GenaiConfig,
@@ -144,7 +162,9 @@ def resolve(
     if request.reproducible:
         routes, inexact = options.exact(routes, stages, unpacked)
         warnings += inexact
-    route = Route(request, tuple(routes), warnings, changes=False)
+    routes = [replace(r, file=stage.filename) for r, stage in zip(routes, stages, strict=True)]
+    platform = inventory.platform.word
+    route = Route(request, tuple(routes), warnings, changes=False, platform=platform)
     return replace(route, changes=apply(config, route).text != config.text)
 
 

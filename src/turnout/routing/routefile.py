@@ -1,0 +1,195 @@
+"""The document of a saved route: its schema, and reading one that nobody vouches for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from turnout.errors import UsageError
+
+SCHEMA_VERSION = 1
+DOCUMENT: Literal["turnout route"] = "turnout route"
+MAX_BYTES = 4 << 20
+AGAIN = "save it again with: turnout explain BUNDLE [route options] --save-route FILE"
+
+Device = Literal["cpu", "gpu", "npu"]
+How = Literal["config", "kept", "borrowed", "defaulted", "removed"]
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a document may hold, and nothing else."""
+
+
+class Entry(_Strict, frozen=True, omit_defaults=True):
+    """An entry of `provider_options`."""
+
+    name: str
+    options: dict[str, str]
+    device_filter: dict[str, str | int] = {}
+
+
+class Stage(_Strict, frozen=True):
+    """The decision for one stage. `file`, `section` and `before` are what it was decided for."""
+
+    stage: str
+    section: str
+    file: str | None
+    before: str
+    ep: str
+    device: Device | None
+    how: How
+    reason: str
+    providers: tuple[Entry, ...]
+    set_options: dict[str, str | int | bool]
+    drop_options: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+class AskedStage(_Strict, frozen=True):
+    """An EP that was asked for one stage."""
+
+    name: str
+    ep: str
+    device: str | None = None
+
+
+class AskedOption(_Strict, frozen=True):
+    """An option that was asked for one stage, or for all."""
+
+    stage: str | None
+    key: str
+    value: str
+
+
+class Request(_Strict, frozen=True):
+    """What was asked."""
+
+    ep: str | None
+    device: str
+    stages: tuple[AskedStage, ...]
+    scope: str
+    provider_options: tuple[AskedOption, ...]
+    session_options: tuple[AskedOption, ...]
+    reproducible: bool
+
+
+class Document(_Strict, frozen=True):
+    """A saved route. `platform` is null where no machine was looked at."""
+
+    document: Literal["turnout route"]
+    schema_version: int
+    platform: str | None
+    request: Request
+    stages: tuple[Stage, ...]
+    warnings: tuple[str, ...]
+
+
+class _Header(msgspec.Struct):
+    document: Literal["turnout route"]
+    schema_version: int
+
+
+class Place:
+    """A place in the document, for errors: `r.json: $.stages[1].ep`."""
+
+    def __init__(self, path: Path, shown: str = "$") -> None:
+        self._path, self._shown = path, shown
+
+    def at(self, *steps: str | int) -> Place:
+        """A place below this one."""
+        more = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps)
+        return Place(self._path, self._shown + more)
+
+    def __str__(self) -> str:
+        return f"{self._path}: {self._shown}"
+
+    def error(
+        self, problem: str, kind: type[UsageError] = UsageError, **facts: object
+    ) -> UsageError:
+        """An error about this place."""
+        return kind(problem, where=self, **facts)
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Errors of the block are about this place."""
+        try:
+            yield
+        except UsageError as error:
+            raise type(error)(error.problem, **{**error.facts, "where": self}) from error
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file of a bounded size. Raises `UsageError`."""
+    problem = f"Cannot read the route {path}"
+    try:
+        if not path.is_file():
+            what = "a folder" if path.is_dir() else "nothing, or no regular file"
+            raise UsageError(f"{problem}.", found=what, expected="a saved route", where=path)
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{problem}: {error.strerror or error}.", where=path) from error
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            "The route is too large.",
+            found=f"more than {MAX_BYTES} bytes",
+            expected=f"at most {MAX_BYTES} bytes",
+            where=path,
+        )
+    return data
+
+
+def decode(data: bytes, path: Path) -> Document:
+    """The document in `data`, which came from `path`. Raises `UsageError` naming a JSON path."""
+    try:
+        header = msgspec.json.decode(data, type=_Header)
+        if header.schema_version == SCHEMA_VERSION:
+            return msgspec.json.decode(data, type=Document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason, _, place = str(error).partition(" - at ")
+        raise UsageError(
+            "The route is not a valid document.",
+            found=reason,
+            where=f"{path}: {place.strip('`') or '$'}",
+            fix=AGAIN,
+        ) from error
+    newer = header.schema_version > SCHEMA_VERSION
+    raise UsageError(
+        "The route has a version that this program does not read.",
+        found=f"schema_version {header.schema_version}",
+        expected=f"schema_version {SCHEMA_VERSION}",
+        where=f"{path}: $.schema_version",
+        fix="use the version of turnout that saved it, or a newer one" if newer else AGAIN,
+    )
+
+
+def is_route(path: Path) -> bool:
+    """Whether a saved route of any version is there."""
+    try:
+        msgspec.json.decode(read(path), type=_Header)
+    except (UsageError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def check_text(value: Any, place: Place) -> None:
+    """No text may hold what a config of onnxruntime-genai cannot."""
+    if isinstance(value, str):
+        if any(letter < " " and letter not in "\b\t\n\f\r" for letter in value):
+            raise place.error(
+                "A text holds a control character, which no config can hold.", found=repr(value)
+            )
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            check_text(getattr(value, name), place.at(name))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_text(key, place)
+            check_text(item, place.at(key))
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            check_text(item, place.at(index))
