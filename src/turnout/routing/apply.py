@@ -89,16 +89,18 @@ def _write(config: GenaiConfig, stage: Stage, wanted: _Wanted) -> GenaiConfig:
         own: dict[str, Any] = dict(wanted.options)
         if wanted.providers:
             own[_PROVIDERS] = [as_json(entry) for entry in wanted.providers]
-        return config.edit(path, own)
+        return _without_parent(config.edit(path, own), stage)
     for key in [k for k in stage.session_options if k != _PROVIDERS and k not in wanted.options]:
         config = config.remove((*path, key))
     for key, value in wanted.options.items():
         config = config.edit((*path, key), value)
-    config = _write_providers(config, (*path, _PROVIDERS), wanted.providers)
-    if stage.inherits:
-        # Else what the decoder's options hold would come back below the stage's own.
-        config = config.edit((*stage.path, _INHERIT), False)
-    return config
+    return _without_parent(_write_providers(config, (*path, _PROVIDERS), wanted.providers), stage)
+
+
+def _without_parent(config: GenaiConfig, stage: Stage) -> GenaiConfig:
+    """What the decoder's options hold would else come back below the stage's own."""
+    path = (*stage.path, _INHERIT)
+    return config.edit(path, False) if config.get(path) is True else config
 
 
 def _write_providers(
