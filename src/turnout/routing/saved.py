@@ -224,6 +224,7 @@ def _check_stage(item: doc.Stage, stage: Stage, place: doc.Place) -> None:
             found=item.ep,
             expected=effective,
         )
+    _check_device(item, providers, place)
     _check_session_options(item, place)
     if providers == stage.providers and not (item.set_options or item.drop_options):
         return
@@ -231,12 +232,10 @@ def _check_stage(item: doc.Stage, stage: Stage, place: doc.Place) -> None:
         raise place.error(
             f"Stage {stage.name!r} cannot be routed: the runtime takes no options for it."
         )
-    _check_providers(item, providers, place)
+    _check_providers(providers, place)
 
 
-def _check_providers(
-    item: doc.Stage, providers: tuple[ProviderEntry, ...], place: doc.Place
-) -> None:
+def _check_providers(providers: tuple[ProviderEntry, ...], place: doc.Place) -> None:
     seen = set()
     for index, entry in enumerate(providers):
         where = place.at("providers", index)
@@ -254,6 +253,9 @@ def _check_providers(
             raise where.at("options").error(
                 f"{known.alias} takes no options.", found=", ".join(entry.options)
             )
+
+
+def _check_device(item: doc.Stage, providers: tuple[ProviderEntry, ...], place: doc.Place) -> None:
     ep = catalog.canonical(item.ep)
     chosen = entry_of(providers, ep)
     device = device_of(chosen, ep) if chosen is not None else item.device
