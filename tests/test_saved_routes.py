@@ -234,7 +234,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
         "x",
     ),
     "an EP twice": (
-        set_stage(0, providers=[{"name": "OpenVINO", "options": {}}] * 2),
+        set_stage(0, providers=[{"name": "OpenVINO", "options": {"device_type": "NPU"}}] * 2),
         "$.stages[0].providers[1].name",
         "'OpenVINO'",
     ),
