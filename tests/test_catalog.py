@@ -100,7 +100,9 @@ def test_every_ep_says_how_to_get_it() -> None:
         ("openvino", {"device_type": "HETERO:NPU,CPU"}, None),
         ("openvino", {"device_type": "MULTI:GPU,CPU"}, None),
         ("openvino", {"device_type": "AUTO"}, None),
-        ("openvino", {"device_id": "NPU"}, "npu"),
+        ("openvino", {"device_type": "HETERO:GPU.0,GPU.1"}, "gpu"),
+        # The plugin does not read it (measured), so the CPU is what takes effect.
+        ("openvino", {"device_id": "NPU"}, "cpu"),
         ("qnn", {}, None),
         ("qnn", {"backend_type": "htp"}, "npu"),
         ("qnn", {"backend_type": "gpu"}, "gpu"),
@@ -120,6 +122,14 @@ def test_the_device_that_options_select_is_read(
     found = catalog.find(ep)
     assert found is not None
     assert found.device_of(options) == device
+
+
+def test_a_deprecated_device_id_selects_only_where_the_ep_reads_it() -> None:
+    """B13: the EP that onnxruntime-openvino has built in reads `device_id`, the plugin does not."""
+    found = catalog.find("openvino")
+    assert found is not None
+    assert found.device_of({"device_id": "NPU"}, catalog.BUILT_IN) == "npu"
+    assert found.device_of({"device_id": "NPU"}, catalog.PLUGIN) == "cpu"
 
 
 def test_a_default_for_a_device_selects_that_device() -> None:

@@ -1,109 +1,15 @@
-"""Facts about execution providers: the only table of them, and the only place that knows names.
-
-Behaviour elsewhere follows from the traits below, never from a name. An EP that is missing here
-still works: its name is passed through, and what it can do comes from the inventory.
+"""The table of execution providers.
 
 Sources: spellings and lookups of onnxruntime-genai from its `src/config.cpp` and
 `src/*/session_options.cpp`; canonical names from onnxruntime's library; packages and platforms
-from the package index; QNN's and OpenVINO's options from running the plugins (see docs/machine.md).
+from the package index; QNN's and OpenVINO's options from running the plugins (docs/machine.md,
+also on where sources disagree).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-# Order of preference when any device will do.
-DEVICES = ("npu", "gpu", "cpu")
-
-_SUFFIX = "executionprovider"
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package that brings an EP.
-
-    `platforms` are `system-machine` words (`linux-x86_64`, `windows-arm64`, `macos-arm64`).
-    `module` is the module of a plugin package and `library` the stem of the library inside it,
-    both None for a package that takes onnxruntime's place and has the EP built in.
-    `compile_only` are those platforms on which it can prepare models but not run them.
-    """
-
-    name: str
-    platforms: tuple[str, ...]
-    module: str | None = None
-    library: str | None = None
-    compile_only: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Ep:
-    """One execution provider.
-
-    `devices` come in order of preference; `compile_only_on` are devices that its plugin lists
-    but can only compile on, ahead of time. `required_options`: at least one must be given.
-    `device_words` maps an option's value to a device; `default_device` is the one that takes
-    effect when no option selects any. `exact_*` are what makes its arithmetic exact:
-    session options, or properties inside the JSON provider option `properties_option`, and
-    `exact_on` the devices that can.
-    """
-
-    name: str
-    alias: str
-    aliases: tuple[str, ...] = ()
-    genai_name: str = ""
-    devices: tuple[str, ...] = ()
-    compile_only_on: tuple[str, ...] = ()
-    builtin: bool = False
-    takes_options: bool = True
-    compiles: bool = False
-    shares_weights: bool = False
-    required_options: tuple[str, ...] = ()
-    device_options: tuple[str, ...] = ()
-    device_words: Mapping[str, str] = field(default_factory=dict)
-    default_device: str | None = None
-    defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    properties_option: str | None = None
-    exact_properties: Mapping[str, str] = field(default_factory=dict)
-    exact_session_options: Mapping[str, str] = field(default_factory=dict)
-    exact_unpacked_options: Mapping[str, str] = field(default_factory=dict)
-    exact_on: tuple[str, ...] = ()
-    packages: tuple[Package, ...] = ()
-    otherwise: str | None = None
-
-    @property
-    def written_name(self) -> str:
-        """The spelling written into a `genai_config.json`."""
-        return self.genai_name or self.name
-
-    def serves(self, device: str) -> bool:
-        """Whether it can run (not just compile) on that kind of device."""
-        return device in self.devices
-
-    def package_for(self, platform: str) -> Package | None:
-        """The package to install on `platform`, None if there is none."""
-        return next((p for p in self.packages if platform in p.platforms), None)
-
-    def runs_on(self, platform: str) -> bool:
-        """Whether it can run on `platform` with what its packages bring there."""
-        package = self.package_for(platform)
-        return package is None or platform not in package.compile_only
-
-    @property
-    def selecting_options(self) -> tuple[str, ...]:
-        """The options whose values say which kind of device to use."""
-        return tuple(dict.fromkeys(key for chosen in self.defaults.values() for key in chosen))
-
-    def device_of(self, options: Mapping[str, str]) -> str | None:
-        """The kind of device that provider options select; None if left open (`AUTO:GPU,CPU`)."""
-        for option in self.device_options:
-            device = self.device_words.get(_device_word(options.get(option, "")))
-            if device is not None:
-                return device
-        if any(option in options for option in self.selecting_options):
-            return None
-        return self.default_device
-
+from turnout.catalog import known
+from turnout.catalog.ep import Ep, Package
 
 _X86 = ("linux-x86_64", "windows-x86_64")
 
@@ -131,6 +37,9 @@ EPS: tuple[Ep, ...] = (
         alias="cuda",
         genai_name="cuda",
         devices=("gpu",),
+        memory="stages",
+        options=known.CUDA,
+        all_options_known=True,
         device_options=("device_id",),
         default_device="gpu",
         packages=(Package("onnxruntime-genai-cuda", _X86),),
@@ -141,6 +50,7 @@ EPS: tuple[Ep, ...] = (
         aliases=("trt",),
         devices=("gpu",),
         compiles=True,
+        options=known.TENSORRT,
         device_options=("device_id",),
         default_device="gpu",
         packages=(Package("onnxruntime-gpu", _X86),),
@@ -152,6 +62,8 @@ EPS: tuple[Ep, ...] = (
         genai_name="NvTensorRtRtx",
         devices=("gpu",),
         compiles=True,
+        memory="own",
+        options=known.TENSORRT_RTX,
         device_options=("device_id",),
         default_device="gpu",
         packages=(
@@ -171,8 +83,10 @@ EPS: tuple[Ep, ...] = (
         devices=("npu", "gpu", "cpu"),
         compiles=True,
         shares_weights=True,
+        memory="own",
+        options=known.OPENVINO,
+        all_options_known=True,
         device_options=("device_type", "device_id", "device_luid"),
-        device_words={"cpu": "cpu", "gpu": "gpu", "npu": "npu"},
         # onnxruntime-genai picks the CPU when no option selects a device.
         default_device="cpu",
         defaults={
@@ -200,11 +114,14 @@ EPS: tuple[Ep, ...] = (
         alias="qnn",
         genai_name="QNN",
         devices=("npu", "gpu"),
+        options=known.QNN,
+        all_options_known=True,
         # It lists the host's CPU, where it can prepare models for a device that is elsewhere.
         compile_only_on=("cpu",),
         compiles=True,
         shares_weights=True,
         required_options=("backend_type", "backend_path"),
+        exclusive_options=("backend_type", "backend_path"),
         device_options=("backend_type", "backend_path", "device_id"),
         device_words={
             "htp": "npu",
@@ -232,7 +149,10 @@ EPS: tuple[Ep, ...] = (
         aliases=("directml",),
         genai_name="DML",
         devices=("gpu",),
-        device_options=("device_id", "device_filter", "performance_preference"),
+        memory="own",
+        options=known.DML,
+        all_options_known=True,
+        device_options=("device_index", "luid"),
         default_device="gpu",
         packages=(Package("onnxruntime-genai-directml", ("windows-x86_64",)),),
     ),
@@ -242,6 +162,7 @@ EPS: tuple[Ep, ...] = (
         genai_name="VitisAI",
         devices=("npu",),
         compiles=True,
+        options=known.VITISAI,
         default_device="npu",
         otherwise="comes with AMD's Ryzen AI software and with Windows ML",
     ),
@@ -249,6 +170,7 @@ EPS: tuple[Ep, ...] = (
         name="MIGraphXExecutionProvider",
         alias="migraphx",
         devices=("gpu",),
+        options=known.MIGRAPHX,
         device_options=("device_id",),
         default_device="gpu",
         packages=(Package("onnxruntime-migraphx", ("linux-x86_64",)),),
@@ -258,6 +180,9 @@ EPS: tuple[Ep, ...] = (
         alias="webgpu",
         genai_name="WebGPU",
         devices=("gpu",),
+        memory="own",
+        options=known.WEBGPU,
+        all_options_known=True,
         device_options=("deviceId", "adapterIndex", "powerPreference"),
         default_device="gpu",
         packages=(
@@ -273,6 +198,8 @@ EPS: tuple[Ep, ...] = (
         name="CoreMLExecutionProvider",
         alias="coreml",
         devices=("npu", "gpu", "cpu"),
+        options=known.COREML,
+        all_options_known=True,
         device_options=("MLComputeUnits",),
         device_words={"cpuonly": "cpu", "cpuandgpu": "gpu", "cpuandneuralengine": "npu"},
         defaults={
@@ -303,6 +230,8 @@ EPS: tuple[Ep, ...] = (
         aliases=("ryzenailight",),
         genai_name="RyzenAI",
         devices=("npu",),
+        memory="own",
+        options=known.RYZENAI,
         default_device="npu",
         otherwise="comes with AMD's Ryzen AI software",
     ),
@@ -311,55 +240,9 @@ EPS: tuple[Ep, ...] = (
         alias="amdgpu",
         genai_name="AMDGPU",
         devices=("gpu",),
+        memory="own",
         device_options=("device_id",),
         default_device="gpu",
         otherwise="comes with AMD's own software",
     ),
 )
-
-
-def _normalised(name: str) -> str:
-    word = name.strip().lower()
-    # A plugin may list variants of itself as NAME.VARIANT ("OpenVINOExecutionProvider.AUTO").
-    full, dot, _ = word.partition(_SUFFIX + ".")
-    if dot:
-        word = full
-    word = word.replace("-", "").replace("_", "").replace(" ", "")
-    return word.removesuffix(_SUFFIX) or word
-
-
-def _device_word(value: str) -> str:
-    """`GPU.1`, `CPU_FP32`, `C:\\x\\QnnHtp.dll`, `libQnnHtp.so` -> gpu, cpu, qnnhtp, qnnhtp."""
-    word = value.strip().replace("\\", "/").rpartition("/")[2].lower().removeprefix("lib")
-    return word.partition(".")[0].partition("_")[0]
-
-
-_BY_WORD = {
-    _normalised(word): ep
-    for ep in EPS
-    for word in (ep.name, ep.alias, *ep.aliases, ep.genai_name)
-    if word
-}
-
-
-def find(name: str) -> Ep | None:
-    """The EP of that alias or full name, in any case; None if the table does not know it."""
-    return _BY_WORD.get(_normalised(name))
-
-
-def canonical(name: str) -> str:
-    """The full name of an EP; a name that the table does not know is returned as it is."""
-    ep = find(name)
-    return ep.name if ep is not None else name
-
-
-def alias_of(name: str) -> str:
-    """The short name of an EP; a name that the table does not know is returned as it is."""
-    ep = find(name)
-    return ep.alias if ep is not None else name
-
-
-def order_of(name: str) -> int:
-    """The EP's place in the table; those that it does not know come after all others."""
-    ep = find(name)
-    return EPS.index(ep) if ep is not None else len(EPS)
