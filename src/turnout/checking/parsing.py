@@ -1,15 +1,372 @@
-"""Checks of what onnxruntime-genai's parser refuses (codes T1x)."""
+"""What onnxruntime-genai's parser refuses, and what it takes without a word (codes T1xx).
+
+A config without a finding of severity error here is one that `onnxruntime_genai.Config` takes,
+and the other way round; tests/test_checking_parsing.py holds that against the runtime itself for
+real configs and mutated ones. All that is wrong is said, where the runtime stops at the first.
+"""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Iterator
+from difflib import get_close_matches
+from functools import cached_property
 
-from turnout.checking.findings import Finding, Rule
-from turnout.checking.subject import Subject
+from turnout.bundle.jsontext import Member, Node, Path, show_path
+from turnout.checking import dialect, keys
+from turnout.checking.findings import Finding, Place
+from turnout.checking.keys import Key
+from turnout.checking.parsing_rules import (
+    DUPLICATE,
+    ENCODING,
+    ESCAPE,
+    IGNORED,
+    NEWER,
+    ODD,
+    REMOVED,
+    RULES,
+    SYNTAX,
+    UNKNOWN,
+    VALUE,
+    WRONG_KIND,
+)
+from turnout.checking.whole import check_whole
 
-RULES: tuple[Rule, ...] = ()
+__all__ = ["RULES", "check_bytes"]
+
+_INT_BITS = {"int": 32, "int64": 64}
+_SHOWN = 60
+_ARTICLES = {"object": "an object", "array": "a list", "null": "null"}
 
 
-def check(subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
-    """Findings about what onnxruntime-genai's parser refuses."""
-    yield from ()
+class Source:
+    """A config's text, and the places in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def _breaks(self) -> list[int]:
+        return [at for at, char in enumerate(self.text) if char == "\n"]
+
+    def place(self, shown: Path | str, offset: int) -> Place:
+        """A JSON path, or a name, with the line and column of `offset`."""
+        line = bisect_left(self._breaks, offset)
+        before = self._breaks[line - 1] if line else -1
+        path = shown if isinstance(shown, str) else show_path(shown)
+        return Place(path, line + 1, offset - before)
+
+    def shown(self, node: Node) -> str:
+        """A value for a person, cut to a readable length."""
+        if node.kind in _ARTICLES:
+            return _ARTICLES[node.kind]
+        literal = self.text[node.start : node.end]
+        cut = literal if len(literal) <= _SHOWN else literal[:_SHOWN] + "..."
+        return f"the {node.kind} {cut}"
+
+
+def check_bytes(data: bytes, name: str, genai: str = "") -> Iterator[Finding]:
+    """Findings about the config `data`, a file that is shown as `name`.
+
+    `genai` is the version of onnxruntime-genai that is to read it, "" for the one that the table
+    of keys describes.
+    """
+    for mark, found in (
+        (b"\xef\xbb\xbf", "a UTF-8 byte order mark before the text"),
+        (b"\xff\xfe", "UTF-16 text"),
+        (b"\xfe\xff", "UTF-16 text"),
+    ):
+        if data.startswith(mark):
+            yield ENCODING.at(
+                Place(name, 1, 1),
+                "The text is not plain UTF-8.",
+                found=found,
+                expected="UTF-8 without a byte order mark",
+                fix="save it as UTF-8 without BOM",
+            )
+            return
+    source = Source(data.decode("utf-8", "surrogateescape"))
+    yield from _check_text(source, name, genai)
+
+
+def _check_text(source: Source, name: str, genai: str) -> Iterator[Finding]:
+    try:
+        reading = dialect.read(source.text)
+    except dialect.DialectError as error:
+        rule = ESCAPE if isinstance(error, dialect.EscapeError) else SYNTAX
+        yield rule.at(
+            source.place(name, error.offset),
+            "The text cannot be read."
+            if rule is SYNTAX
+            else "A string has an escape by number, which onnxruntime-genai refuses.",
+            found=_printable(error.found),
+            expected=error.expected,
+            fix=error.fix,
+        )
+        return
+    for oddity in reading.oddities:
+        yield ODD.at(
+            source.place(name, oddity.offset),
+            "The text is no JSON here, though onnxruntime-genai reads it.",
+            found=_printable(oddity.found),
+            expected="JSON",
+            fix=oddity.fix,
+        )
+    yield from _not_utf8(source, name)
+    root = reading.root
+    if root.kind not in {"object", dialect.DROPPED, *_dropped_at_root(root)}:
+        yield WRONG_KIND.at(
+            source.place(name, root.start),
+            "The document is no object.",
+            found=source.shown(root),
+            expected="an object with a model",
+        )
+        return
+    walk = _Walk(source, genai)
+    yield from walk.object(root, keys.ROOT, ())
+    yield from check_whole(source, root, walk.paths)
+
+
+def _dropped_at_root(root: Node) -> tuple[str, ...]:
+    """`true` at the very end of a text is dropped like `t`; that leaves the document empty."""
+    return () if root.kind != dialect.DROPPED else (root.kind,)
+
+
+def _not_utf8(source: Source, name: str) -> Iterator[Finding]:
+    at = next((i for i, char in enumerate(source.text) if "\ud800" <= char <= "\udfff"), None)
+    if at is not None:
+        yield ODD.at(
+            source.place(name, at),
+            "The text is not UTF-8, though onnxruntime-genai reads it.",
+            found=f"the byte 0x{ord(source.text[at]) & 0xFF:02x}",
+            expected="UTF-8",
+            fix="save it as UTF-8",
+        )
+
+
+class _Walk:
+    """One pass over a document along the table of keys."""
+
+    def __init__(self, source: Source, genai: str) -> None:
+        self.source, self.genai = source, genai
+        # The file names that take effect: the last of duplicates, and all of a pipeline.
+        self.paths: dict[tuple[Path, int], Node] = {}
+
+    def object(self, node: Node, section: str, path: Path) -> Iterator[Finding]:
+        """Findings in an object that is that section of the table."""
+        table = keys.sections()[section]
+        seen: set[str] = set()
+        for member in node.members:
+            where = (*path, member.key)
+            if member.key in seen:
+                yield self._duplicate(member, where)
+            seen.add(member.key)
+            key = table.get(member.key) or table.get(keys.ANY)
+            scalar = member.value.kind not in {"object", "array"}
+            if section == keys.ROOT and scalar:
+                if member.value.kind != dialect.DROPPED:
+                    yield self._ignored(member, where)
+            elif member.value.kind == dialect.DROPPED:
+                continue
+            elif key is None:
+                yield self._unknown(member, where, section)
+            else:
+                yield from self._known(member, key, where, node)
+
+    def _known(self, member: Member, key: Key, path: Path, parent: Node) -> Iterator[Finding]:
+        if key.is_path and member.value.kind == "string":
+            self.paths[path, parent.start if "pipeline" in path else 0] = member.value
+        if key.since:
+            yield self._since(member, key, path)
+        yield from self.value(member.value, key, path)
+
+    def value(self, node: Node, key: Key, path: Path) -> Iterator[Finding]:
+        """Findings in a value that stands where `key` does."""
+        if node.kind == dialect.DROPPED:
+            return
+        kind = next((kind for kind in key.kinds if _fits(kind, node)), None)
+        if key.removed and kind is not None:
+            yield REMOVED.at(
+                self.source.place(path, node.start),
+                f"{show_path(path)} is no longer read.",
+                found=self.source.shown(node),
+                fix=key.removed,
+            )
+        elif kind is None:
+            yield self._wrong_kind(node, key, path)
+        elif kind.startswith("["):
+            for index, item in enumerate(node.items):
+                yield from self.value(item, Key((kind[1:-1],)), (*path, index))
+        elif kind.startswith("{*"):
+            yield from self._map(node, kind[2:-1], path)
+        elif kind.startswith("{"):
+            yield from self.object(node, kind[1:-1], path)
+        else:
+            problem = _out_of_range(node, kind, key)
+            if problem is not None:
+                yield VALUE.at(
+                    self.source.place(path, node.start),
+                    f"{show_path(path)} has a value that is not allowed.",
+                    found=self.source.shown(node),
+                    expected=problem,
+                    fix=_nearest_word(node, key),
+                )
+
+    def _map(self, node: Node, inner: str, path: Path) -> Iterator[Finding]:
+        kind = inner if inner in {"string", "int", "number", "bool"} else f"{{{inner}}}"
+        seen: set[str] = set()
+        for member in node.members:
+            where = (*path, member.key)
+            if member.key in seen:
+                yield self._duplicate(member, where)
+            seen.add(member.key)
+            yield from self.value(member.value, Key((kind,)), where)
+
+    def _duplicate(self, member: Member, path: Path) -> Finding:
+        merged = member.value.kind == "object"
+        return DUPLICATE.at(
+            self.source.place(path, member.start),
+            f"{show_path(path)} is there more than once.",
+            found="the same key again",
+            expected="each key once",
+            fix="keep one: the runtime "
+            + ("reads both into one another" if merged else "takes the last"),
+        )
+
+    def _ignored(self, member: Member, path: Path) -> Finding:
+        near = get_close_matches(member.key, [*keys.sections()[keys.ROOT]], n=1, cutoff=0.7)
+        return IGNORED.at(
+            self.source.place(path, member.start),
+            f"{show_path(path)} is ignored.",
+            found=self.source.shown(member.value),
+            expected=f"one of {', '.join(keys.sections()[keys.ROOT])}, each an object",
+            fix=f"write it inside {near[0]}" if near else None,
+        )
+
+    def _unknown(self, member: Member, path: Path, section: str) -> Finding:
+        table = keys.sections()[section]
+        near = get_close_matches(member.key, [key for key in table if key != keys.ANY], n=1)
+        elsewhere = keys.places_of(member.key)
+        fix = None
+        if near:
+            fix = f"write {near[0]}, if that is meant"
+        elif elsewhere:
+            fix = f"move it to {' or '.join(map(keys.shown, elsewhere[:3]))}"
+        return UNKNOWN.at(
+            self.source.place(path, member.start),
+            f"{show_path(path)} is no key that onnxruntime-genai reads, and it refuses the file.",
+            found=f"the key {member.key[:_SHOWN]!r}",
+            expected=f"a key of {keys.shown(section)}",
+            fix=fix or "remove it; it may be of a newer onnxruntime-genai",
+        )
+
+    def _since(self, member: Member, key: Key, path: Path) -> Finding:
+        if self.genai and keys.is_older(self.genai, key.since):
+            return UNKNOWN.at(
+                self.source.place(path, member.start),
+                f"{show_path(path)} is not read by onnxruntime-genai {self.genai},"
+                " and it refuses the file.",
+                found=f"the key {member.key!r}",
+                expected=f"onnxruntime-genai {key.since} or newer",
+                fix=f"install onnxruntime-genai {key.since}, or remove the key",
+            )
+        return NEWER.at(
+            self.source.place(path, member.start),
+            f"{show_path(path)} is read from onnxruntime-genai {key.since} on;"
+            " older ones refuse the file.",
+            found=f"the key {member.key!r}",
+        )
+
+    def _wrong_kind(self, node: Node, key: Key, path: Path) -> Finding:
+        return WRONG_KIND.at(
+            self.source.place(path, node.start),
+            f"{show_path(path)} has a value of the wrong kind.",
+            found=self.source.shown(node),
+            expected=" or ".join(map(_worded, key.kinds)),
+            fix=_fix_for_kind(node, key),
+        )
+
+
+def _fits(kind: str, node: Node) -> bool:
+    if kind.startswith("{"):
+        return node.kind == "object"
+    if kind.startswith("["):
+        return node.kind == "array"
+    return node.kind == ("number" if kind in {"int", "int64"} else kind)
+
+
+def _worded(kind: str) -> str:
+    if kind.startswith("["):
+        inner = kind[1:-1]
+        return "a list of " + ("objects" if inner.startswith("{") else f"{_plural(inner)}")
+    if kind.startswith("{"):
+        return "an object"
+    words = {"int": "a whole number", "int64": "a whole number", "bool": "true or false"}
+    return words.get(kind, f"a {kind}")
+
+
+def _plural(kind: str) -> str:
+    return {"int": "whole numbers", "int64": "whole numbers"}.get(kind, f"{kind}s")
+
+
+def _fix_for_kind(node: Node, key: Key) -> str | None:
+    scalar = key.kinds[0]
+    if node.kind == "null":
+        return "remove the key: null is never taken"
+    if scalar == "string" and node.kind in {"number", "bool"}:
+        return "write the value in double quotes"
+    if scalar in {"int", "int64", "number", "bool"} and node.kind == "string":
+        return "write the value without quotes"
+    if scalar in {"int", "number"} and node.kind == "array":
+        return "write one number" + ("" if len(node.items) != 1 else ", without the brackets")
+    return None
+
+
+def _out_of_range(node: Node, kind: str, key: Key) -> str | None:
+    """What is expected instead of the value, None when it may stand."""
+    if key.words:
+        folded = str(node.scalar).lower() if key.any_case else node.scalar
+        if folded not in key.words:
+            return "one of " + ", ".join(map(str, key.words))
+    if not isinstance(node.scalar, int | float) or isinstance(node.scalar, bool):
+        return None
+    value = float(node.scalar)
+    bits = _INT_BITS.get(kind)
+    if bits is not None:
+        limit = 2.0 ** (bits - 1)
+        inside = -limit <= value < limit and math.isfinite(value)
+        if not inside or value != math.trunc(value):
+            return f"a whole number of {bits} bits"
+    return _bounds(key) if _outside(value, key) else None
+
+
+def _outside(value: float, key: Key) -> bool:
+    if key.least is None and key.most is None and key.above is None:
+        return False
+    return not (
+        (key.least is None or value >= key.least)
+        and (key.most is None or value <= key.most)
+        and (key.above is None or value > key.above)
+    )
+
+
+def _bounds(key: Key) -> str:
+    parts = []
+    if key.least is not None:
+        parts.append(f"at least {key.least:g}")
+    if key.above is not None:
+        parts.append(f"above {key.above:g}")
+    if key.most is not None:
+        parts.append(f"at most {key.most:g}")
+    return "a number " + " and ".join(parts)
+
+
+def _nearest_word(node: Node, key: Key) -> str | None:
+    words = [word for word in key.words if isinstance(word, str)]
+    near = get_close_matches(str(node.scalar), words, n=1, cutoff=0.5) if words else []
+    return f"write {near[0]}" if near else None
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
