@@ -130,6 +130,9 @@ def test_a_deprecated_device_id_selects_only_where_the_ep_reads_it() -> None:
     assert found is not None
     assert found.device_of({"device_id": "NPU"}, catalog.BUILT_IN) == "npu"
     assert found.device_of({"device_id": "NPU"}, catalog.PLUGIN) == "cpu"
+    # Where it is read, it has the last word (`ParseProviderInfo`).
+    assert found.device_of({"device_type": "GPU", "device_id": "NPU"}, catalog.BUILT_IN) == "npu"
+    assert found.device_of({"device_type": "GPU", "device_id": "NPU"}, catalog.PLUGIN) == "gpu"
 
 
 def test_a_default_for_a_device_selects_that_device() -> None:

@@ -86,7 +86,8 @@ EPS: tuple[Ep, ...] = (
         memory="own",
         options=known.OPENVINO,
         all_options_known=True,
-        device_options=("device_type", "device_id", "device_luid"),
+        device_options=("device_id", "device_type", "device_luid"),
+        device_words={"cpu": "cpu", "gpu": "gpu", "npu": "npu"},
         # onnxruntime-genai picks the CPU when no option selects a device.
         default_device="cpu",
         defaults={
