@@ -110,7 +110,6 @@ WRITTEN: list[tuple[str, Entries | None, dict[str, str], Any]] = [
     ("ov npu", [{"OpenVINO": NPU}], {"device": "cpu"}, []),
     ("ov gpu", [{"openvino": {"device_type": "GPU.1"}}], {"device": "gpu"}, SAME),
     ("full name", [{"OpenVINOExecutionProvider": {}}], {"ep": "openvino"}, SAME),
-    ("ov auto", [{"OpenVINO": {"device_type": "AUTO:GPU,CPU"}}], {"ep": "openvino"}, SAME),
     (
         "ov auto",
         [{"OpenVINO": {"device_type": "AUTO:GPU,CPU"}}],

@@ -100,19 +100,6 @@ def with_session_options(
     return routes
 
 
-def missing_options(routes: list[StageRoute]) -> tuple[str, ...]:
-    """A line for every stage whose EP needs an option that nothing gives."""
-    lines = []
-    for route in routes:
-        known = catalog.find(route.ep)
-        if known is None or route.how == "config" or not known.required_options:
-            continue
-        if not any(option in route.options for option in known.required_options):
-            needed = " or ".join(known.required_options)
-            lines.append(f"stage {route.stage}: {known.alias} needs the option {needed}")
-    return tuple(lines)
-
-
 def exact(
     routes: list[StageRoute], stages: tuple[Stage, ...], unpacked: frozenset[str]
 ) -> tuple[list[StageRoute], tuple[str, ...]]:

@@ -14,6 +14,7 @@ from turnout import catalog
 from turnout.bundle import ProviderEntry, Stage
 from turnout.errors import DeviceUnavailableError, MachineError, UnknownStageError, UsageError
 from turnout.routing import options
+from turnout.routing.judged import option_warnings
 from turnout.routing.request import CONFIG, RouteRequest, StageRequest
 from turnout.routing.targets import Target, available, choose
 
@@ -156,9 +157,10 @@ def resolve(
     reached = frozenset(targets)
     routes = options.with_provider_options(routes, request, reached)
     routes = options.with_session_options(routes, stages, request)
+    doubts = option_warnings(routes, request, inventory)
     for decision in routes:
         _check_device(decision, targets.get(decision.stage), inventory)
-    warnings = _moved(routes, request) + options.missing_options(routes)
+    warnings = _moved(routes, request) + doubts
     if request.reproducible:
         routes, inexact = options.exact(routes, stages, unpacked)
         warnings += inexact
