@@ -1,34 +1,24 @@
 """Rules that say what is wrong with a bundle, on a machine, before anything is loaded.
 
-    report = checking.check(bundle)          # or check_config(path) for a lone config
+    report = checking.check("smollm2")        # or check_config(path) for a lone config
     for finding in report.findings: ...
 
-Every check is a module with `RULES` and `check(subject)`; `RULES` here is the table of all,
-of which `docs/findings.md` is made.
+A check is a module with `RULES` and `check(subject)`; `rules()` is the table of all of them, of
+which `docs/findings.md` is made.
 """
 
 from __future__ import annotations
 
-from turnout.checking import (
-    data,
-    files,
-    machines,
-    parsing,
-    providers,
-    sizes,
-    tokenizers,
-    wiring,
-)
 from turnout.checking.findings import Finding, Place, Rule
+from turnout.checking.report import Report, check, check_config, modules
 from turnout.checking.subject import Subject
 
-__all__ = ["RULES", "Finding", "Place", "Rule", "Subject"]
+__all__ = ["Finding", "Place", "Report", "Rule", "Subject", "check", "check_config", "rules"]
 
-_CHECKS = (wiring, sizes, files, data, tokenizers, providers, machines)
 
-RULES: tuple[Rule, ...] = tuple(
-    sorted(
-        (rule for module in (parsing, *_CHECKS) for rule in module.RULES),
-        key=lambda rule: rule.code,
-    )
-)
+def rules() -> tuple[Rule, ...]:
+    """Every rule, by its code."""
+    from turnout.checking import parsing
+
+    tables = [parsing.RULES, *(module.RULES for module in modules())]
+    return tuple(sorted((r for table in tables for r in table), key=lambda rule: rule.code))
