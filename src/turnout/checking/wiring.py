@@ -1,15 +1,21 @@
-"""Checks of how stages, their names and their graphs fit together (codes T20x)."""
+"""Checks of how stages, their names and their graphs fit together (codes T20x and T21x)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turnout.checking import wiring_cache, wiring_flow, wiring_graphs, wiring_types
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.subject import Subject
+from turnout.checking.wiring_names import limited
 
-RULES: tuple[Rule, ...] = ()
+_PARTS = (wiring_flow, wiring_graphs, wiring_cache, wiring_types)
+RULES: tuple[Rule, ...] = tuple(
+    sorted((rule for part in _PARTS for rule in part.RULES), key=lambda rule: rule.code)
+)
 
 
-def check(subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
+def check(subject: Subject) -> Iterator[Finding]:
     """Findings about how stages, their names and their graphs fit together."""
-    yield from ()
+    for part in _PARTS:
+        yield from limited(subject, part.check(subject))
