@@ -30,7 +30,12 @@ _KINDS: tuple[tuple[tuple[str, ...], str | None], ...] = (
     (("vocab.json", "merges.txt"), "BPE"),
     (("vocab.txt",), "WordPiece"),
 )
-_OTHERS = ("special_tokens_map.json", "added_tokens.json", "generation_config.json")
+_OTHERS = (
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+    "tokenizer_module.json",
+)
 FILES = (
     *(name for names, _ in _KINDS for name in names),
     CONFIG,

@@ -1,15 +1,184 @@
-"""Checks of files that are missing, outside, of the wrong kind, or unused (codes T30x)."""
+"""Checks of files that are missing, outside, of the wrong kind, or unused (codes T30x).
+
+What the runtime does with each was measured by tests/test_checking_files.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turnout.checking.findings import Finding, Rule
+from turnout.bundle import DERIVED_MARK, Bundle, Stage
+from turnout.bundle.jsontext import Path as JsonPath
+from turnout.checking import unused
+from turnout.checking.file_rules import (
+    DERIVED,
+    FILE_RULES,
+    MISSING,
+    NAMED,
+    NATIVE_CODE,
+    NOT_REGULAR,
+    OTHER_CASE,
+    OUTSIDE,
+    UNREADABLE,
+)
+from turnout.checking.findings import Finding, Place, Rule
+from turnout.checking.locating import Located, bounded, file_place, locate, relative_name
 from turnout.checking.subject import Subject
+from turnout.errors import BundleError
 
-RULES: tuple[Rule, ...] = ()
+RULES = FILE_RULES
+# Keys of a section that name a file which is opened only when it is needed.
+_LATER = ("config_filename", "adapter_filename")
+_LIBRARY = "custom_ops_library"
+_FETCH = "fetch or build the bundle again"
 
 
-def check(subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
+def check(subject: Subject) -> Iterator[Finding]:
     """Findings about files that are missing, outside, of the wrong kind, or unused."""
-    yield from ()
+    if subject.bundle is not None:
+        yield from bounded(_check(subject, subject.bundle))
+
+
+def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
+    if (bundle.path / DERIVED_MARK).exists():
+        yield DERIVED.at(
+            DERIVED_MARK,
+            "This is a derived bundle, and none by itself.",
+            expected="the bundle that it was derived from",
+            fix="give that bundle instead",
+        )
+    for stage in subject.stages:
+        yield from _graph(subject, bundle, stage)
+    for path in _sections(subject):
+        yield from _named_later(subject, bundle, path)
+    yield from _libraries(subject, bundle)
+    yield from unused.check(subject, bundle)
+
+
+def _graph(subject: Subject, bundle: Bundle, stage: Stage) -> Iterator[Finding]:
+    place = file_place(subject, stage)
+    if not stage.filename:
+        yield MISSING.at(
+            place,
+            f"The stage {stage.name!r} names no file.",
+            expected="the name of an ONNX file",
+        )
+        return
+    located = locate(bundle, stage.filename)
+    if located.path is None:
+        what = f"The graph of the stage {stage.name!r}, {stage.filename[:200]},"
+        yield problem_with(located, what, place, MISSING, OUTSIDE)
+        return
+    try:
+        bundle.graph(stage)
+    except BundleError as error:
+        facts = error.facts
+        offset = facts.get("where", "").rpartition(", byte ")
+        at = f" at byte {offset[2]}" if offset[1] else ""
+        yield UNREADABLE.at(
+            relative_name(bundle, located.path),
+            error.problem,
+            found=(facts["found"] + at) if "found" in facts else None,
+            expected=facts.get("expected"),
+            fix=facts.get("fix", _FETCH),
+        )
+
+
+def problem_with(
+    located: Located, what: str, place: Place | str, missing: Rule, outside: Rule
+) -> Finding:
+    """The finding for a file that cannot be used; `what` names it."""
+    if located.problem == "outside":
+        return outside.at(
+            place,
+            f"{what} is no path inside the bundle.",
+            found=located.found,
+            expected="a relative path without ..",
+            fix="put the file into the bundle",
+        )
+    if located.problem == "link":
+        return outside.at(
+            place,
+            f"{what} is a link that leads out of the bundle.",
+            found=located.found,
+            expected="a file in the bundle",
+            fix="put the file itself in the place of the link",
+        )
+    if located.problem == "kind":
+        return NOT_REGULAR.at(
+            place, f"{what} is no regular file.", found=located.found, expected="a file"
+        )
+    if located.problem == "case":
+        return OTHER_CASE.at(
+            place,
+            f"{what} is there under another case only, which works on Windows and not on Linux.",
+            found=located.found,
+            fix="write the name as the file has it, or rename the file",
+        )
+    return missing.at(
+        place,
+        f"{what} is missing.",
+        found=located.found,
+        expected="a file of that name",
+        fix=_FETCH,
+    )
+
+
+def _sections(subject: Subject) -> Iterator[JsonPath]:
+    """Every object that names graphs: the sections of the model."""
+    model = subject.config.get(("model",))
+    for name, value in model.items() if isinstance(model, dict) else ():
+        if isinstance(value, dict):
+            yield ("model", name)
+
+
+def _named_later(subject: Subject, bundle: Bundle, section: JsonPath) -> Iterator[Finding]:
+    for key in _LATER:
+        value = subject.config.get((*section, key))
+        if not isinstance(value, str) or not value:
+            continue
+        located = locate(bundle, value)
+        if located.path is None:
+            what = f"The file that {section[-1]}.{key} names, {value[:200]},"
+            yield problem_with(located, what, subject.place((*section, key)), NAMED, OUTSIDE)
+
+
+def _libraries(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
+    users: dict[str, list[Stage]] = {}
+    for stage in subject.stages:
+        value = stage.effective_options.get(_LIBRARY)
+        if isinstance(value, str):
+            users.setdefault(value, []).append(stage)
+    for value, stages in users.items():
+        yield _library(subject, bundle, value, stages)
+
+
+def _library(subject: Subject, bundle: Bundle, value: str, stages: list[Stage]) -> Finding:
+    place = _option_place(subject, stages[0])
+    names = ", ".join(stage.name for stage in stages[:8])
+    located = locate(bundle, value)
+    if located.problem in {"outside", "link"}:
+        return OUTSIDE.at(
+            place,
+            f"The native library of the stage {names}, {value[:200]}, is outside the bundle.",
+            found=located.found,
+            expected="no native code, or a library inside the bundle",
+            fix=f"remove {_LIBRARY} unless you know who made the library",
+        )
+    found = "a library in the bundle"
+    if located.path is None:
+        found = "none in the bundle: the runtime goes on looking elsewhere, and may fail"
+    return NATIVE_CODE.at(
+        place,
+        f"Loading the stage {names} runs native code that the config chooses: {value[:200]}.",
+        found=found,
+        expected="no native code, or a library that you trust",
+        fix=f"remove {_LIBRARY} unless you know who made the library",
+    )
+
+
+def _option_place(subject: Subject, stage: Stage) -> Place:
+    own = (*stage.path, "session_options", _LIBRARY)
+    if subject.config.root.find(own) is not None:
+        return subject.place(own)
+    return subject.place(("model", stage.options_section, "session_options", _LIBRARY))
