@@ -438,12 +438,12 @@ NOISY = """
 import ctypes, os, sys
 from turnout.cli.main import main
 from turnout.runtime import loading
-real = loading._register
+real = loading.register
 def register(*arguments):
     os.write(1, b"# LIBNATIVE: at once\\n")
     ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None).puts(b"# LIBNATIVE: held by C")
     real(*arguments)
-loading._register = register
+loading.register = register
 main()
 """
 

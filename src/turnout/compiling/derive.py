@@ -105,6 +105,18 @@ def derive(
     raise cannot_write(problems) from problems[-1][1]
 
 
+def derive_into(
+    target: Path, bundle: Bundle, effective: GenaiConfig, *, say: Say = _log.info
+) -> Path:
+    """The derived bundle for `effective`, written to `target`, which is absolute and without links.
+
+    For one that is used once: its caller chooses the place, and removes it. Raises what `derive`
+    does.
+    """
+    require_regular(bundle)
+    return _derive_in(target, replace(bundle, path=bundle.path.resolve(), config=effective), say)
+
+
 def _derive_in(target: Path, routed: Bundle, say: Say) -> Path:
     with FileLock(target.with_name(f".{target.name}.lock"), timeout=_LOCK_SECONDS):
         contents = _Contents.of(routed, target)

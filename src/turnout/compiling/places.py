@@ -6,11 +6,14 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from turnout.bundle import COMPILED, Bundle
 from turnout.errors import WriteError
+from turnout.files import STAGING_PREFIX
 
 CACHE_VARIABLE = "TURNOUT_CACHE_DIR"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -36,6 +39,36 @@ def places(bundle: Bundle) -> list[Path]:
     if bundle.blobs is not None and same_disk(bundle.blobs, cache):
         return [cache, inside]  # a hub's folder is left as its client made it
     return [inside, cache]
+
+
+@contextlib.contextmanager
+def scratch(bundle: Bundle) -> Iterator[Path]:
+    """A temporary folder, without links, that goes again with all that is in it.
+
+    On the disk of the source's files where possible, so that large ones can be linked; never
+    in a hub's folder, and in the bundle's own only if its disk has no other place.
+    """
+    source = bundle.blobs or bundle.path.resolve()
+    system = Path(tempfile.gettempdir())
+    roots = [root for root in (system, cache_folder()) if same_disk(source, root)]
+    if bundle.blobs is None:
+        roots.append(source)
+    for root in (*roots, system):
+        with contextlib.suppress(OSError):
+            root.mkdir(parents=True, exist_ok=True)
+            _require_writable(root)
+            folder = tempfile.mkdtemp(dir=root, prefix=STAGING_PREFIX)
+            break
+    else:
+        raise WriteError(
+            "No temporary folder can be made.",
+            found=", ".join(map(str, (*roots, system))),
+            fix=f"set TMPDIR or {CACHE_VARIABLE} to a folder that can be written",
+        )
+    try:
+        yield Path(folder).resolve()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def same_disk(folder: Path, future: Path) -> bool:

@@ -67,7 +67,7 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
     layout.check_type(config, bundle.path)
     timer = _Timer(clock)
     with timer.span("registration"):
-        _register(config, bundle)
+        register(config, bundle)
     with timer.span("preparation"):
         folder = _prepare(bundle, config, say)
     parts: list[Any] = []
@@ -104,7 +104,8 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
     )
 
 
-def _register(config: GenaiConfig, bundle: Bundle) -> None:
+def register(config: GenaiConfig, bundle: Bundle) -> None:
+    """Make the EPs that the effective config names usable in this process. Raises `LoadError`."""
     eps = plugin_eps(config)
     if not eps:
         return
