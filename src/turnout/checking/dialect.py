@@ -1,4 +1,4 @@
-"""The JSON that onnxruntime-genai reads: laxer than the standard in some places, stricter in others.
+"""The JSON that onnxruntime-genai reads: here laxer than the standard, there stricter.
 
 Measured against onnxruntime-genai 0.18 on Linux by tests/test_checking_parsing.py. It stops at
 the end of the first value; a word that begins with `t`, `f` or `n` and is no literal is dropped
@@ -116,10 +116,8 @@ class _Reader:
             return self.literal(char)
         if char == "-" or "0" <= char <= "9":
             return self.number()
-        fix = None
-        if self.text.startswith(("//", "/*", "#"), start):
-            fix = "remove the comment"
-        self.fail("a value", fix=fix)
+        comment = self.text.startswith(("//", "/*", "#"), start)
+        return self.fail("a value", fix="remove the comment" if comment else None)
 
     def nested(self, read_inner: Callable[[], Node]) -> Node:
         self.depth += 1

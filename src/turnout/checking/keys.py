@@ -9,6 +9,7 @@ key against onnxruntime-genai 0.18.0; `since` marks the keys that its source of 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -101,5 +102,5 @@ def is_older(version: str, other: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    parts = version.split("+")[0].split("-")[0].split(".")
-    return tuple(int(part) for part in parts if part.isdigit())
+    release = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return tuple(map(int, release.group().split("."))) if release else ()

@@ -72,6 +72,25 @@ def _path_problem(path: str) -> str | None:
     return None
 
 
+def _kind_of(group: Node) -> str:
+    kind = _last(_every(group, "kind"), "string")
+    return str(kind.scalar) if kind is not None else ""
+
+
+def _declares(group: Node) -> bool:
+    return any(node.kind == "object" for node in _every(group, "state_update"))
+
+
+def _size(group: Node) -> object:
+    node = _last(_every(group, "state_update", "capacity"), "number")
+    return node.scalar if node is not None else 0.0
+
+
+def _enabled(group: Node) -> object:
+    node = _last(_every(group, "state_update", "enabled"), "bool")
+    return node.scalar if node is not None else True
+
+
 class _Groups:
     """`model.decoder.state_groups`."""
 
@@ -149,7 +168,16 @@ class _Groups:
             yield self._at(group, index, f"A state_update of {kind} does not fit.", fix)
 
     def _agreement(self) -> Iterator[Finding]:
-        yield from ()
+        """All groups of fixed states update alike, or none does."""
+        fixed = [group for group in self.groups if _kind_of(group).startswith("fixed_")]
+        said = {(_declares(group), _size(group), _enabled(group)) for group in fixed}
+        if len(said) > 1 and any(declares for declares, _, _ in said):
+            yield self._at(
+                fixed[0],
+                self.groups.index(fixed[0]),
+                "The groups of fixed states differ in their state_update.",
+                "give all of them the same capacity and the same enabled, or none a state_update",
+            )
 
     def _at(self, node: Node, index: int | None, message: str, fix: str) -> Finding:
         path: Path = (*_DECODER, "state_groups")
