@@ -109,7 +109,11 @@ def _unknown(ep: Ep, name: str, value: str, generation: str) -> Iterator[Verdict
         return
     from difflib import get_close_matches
 
-    known = [option.name for option in ep.options if generation in option.generations]
+    known = [
+        option.name
+        for option in ep.options
+        if generation in option.generations and option.ignored is None
+    ]
     near = get_close_matches(name[:80], known, n=1, cutoff=0.8)
     yield Verdict(
         name,

@@ -31,7 +31,7 @@ def entry_of(providers: tuple[ProviderEntry, ...], ep: str) -> ProviderEntry | N
     return next((entry for entry in providers if entry.ep == ep), None)
 
 
-def device_of(entry: ProviderEntry | None, ep: str) -> str | None:
+def device_of(entry: ProviderEntry | None, ep: str, generation: str = catalog.PLUGIN) -> str | None:
     """The kind of device that an entry selects; None where it leaves that open."""
     known = catalog.find(ep)
     if entry is not None:
@@ -41,7 +41,7 @@ def device_of(entry: ProviderEntry | None, ep: str) -> str | None:
             return kind.lower()
     if known is None:
         return None
-    return known.device_of(entry.options if entry is not None else {})
+    return known.device_of(entry.options if entry is not None else {}, generation)
 
 
 def on_device(entry: ProviderEntry, device: str, kinds: tuple[str, ...]) -> ProviderEntry:

@@ -35,7 +35,7 @@ def warnings_for(config: GenaiConfig, inventory: Inventory | None = None) -> tup
         return ()
     lines = []
     for name, stages in doubtful.items():
-        names = [stage.name for stage in stages if _only_compiles(stage, inventory)]
+        names = [stage.name for stage in stages if only_compiles(stage, inventory)]
         if names:
             lines.append(
                 f"{catalog.alias_of(name)} can compile on this machine but not run: the runtime"
@@ -44,7 +44,8 @@ def warnings_for(config: GenaiConfig, inventory: Inventory | None = None) -> tup
     return tuple(lines)
 
 
-def _only_compiles(stage: Stage, inventory: Inventory) -> bool:
+def only_compiles(stage: Stage, inventory: Inventory) -> bool:
+    """Whether a machine's EP can prepare a stage for other machines, but not run it."""
     installed = inventory.ep(stage.ep)
     if installed is None or installed.problem is not None:
         return False

@@ -1,0 +1,221 @@
+"""The rules of `checking.providers`: EPs and their options (codes T401-T419)."""
+
+from __future__ import annotations
+
+from turnout.checking.findings import Rule
+
+
+def _stage(options: str) -> str:
+    return '{"model": {"decoder": {"session_options": ' + options + "}}}"
+
+
+def _providers(entries: str) -> str:
+    return _stage('{"provider_options": ' + entries + "}")
+
+
+CPU_OPTIONS = Rule(
+    "T401",
+    "error",
+    "route",
+    "Options on the CPU EP",
+    why="onnxruntime-genai refuses every option on an entry of the CPU EP when the model is"
+    " loaded. The CPU EP needs no entry at all.",
+    bad=_providers('[{"cpu": {"num_threads": "4"}}]'),
+    good=_stage('{"intra_op_num_threads": 4, "provider_options": []}'),
+)
+AS_TEXT = Rule(
+    "T402",
+    "warning",
+    "route",
+    "provider_options that are text",
+    why="onnxruntime-genai takes text under this key as a free session option of that name, which"
+    " nothing reads: the stage runs on the CPU EP, without a word.",
+    bad=_providers('"OpenVINO"'),
+    good=_providers('[{"OpenVINO": {}}]'),
+)
+EMPTY = Rule(
+    "T403",
+    "info",
+    "route",
+    "An element of provider_options that names no EP",
+    why="An empty object beside other entries does nothing. An EP may have been meant.",
+    bad=_providers('[{}, {"OpenVINO": {}}]'),
+    good=_providers('[{"OpenVINO": {}}]'),
+)
+TWICE = Rule(
+    "T404",
+    "error",
+    "route",
+    "One EP under two spellings",
+    why="Entries of one spelling are added up, but two spellings of one EP are registered twice,"
+    ' and the model does not load: "Provider ... has already been registered".',
+    bad=_providers('[{"OpenVINO": {}}, {"openvino": {"device_type": "GPU"}}]'),
+    good=_providers('[{"OpenVINO": {"device_type": "GPU"}}]'),
+)
+SEVERAL = Rule(
+    "T405",
+    "info",
+    "route",
+    "Several EPs in one stage",
+    why="Each EP is offered the nodes that those before it in the list have left, so the order"
+    " decides, and one stage may run on all of them.",
+    bad=_providers('[{"cuda": {}}, {"OpenVINO": {}}]'),
+    good=_providers('[{"cuda": {}}]'),
+)
+ON_DECODER = Rule(
+    "T406",
+    "error",
+    "route",
+    "An EP on the decoder of a pipeline",
+    why="The runtime then keeps the inputs of the whole pipeline in that EP's memory, where its"
+    ' stages cannot read them: generating fails with "Managed input input_ids resides on the'
+    ' primary device type". EPs of a pipeline belong to its stages.',
+    bad='{"model": {"decoder": {"session_options": {"provider_options": [{"OpenVINO": {}}]},'
+    ' "pipeline": [{"transformer": {"filename": "transformer.onnx"}}]}}}',
+    good='{"model": {"decoder": {"pipeline": [{"transformer": {"filename": "transformer.onnx",'
+    ' "session_options": {"provider_options": [{"OpenVINO": {}}]}}}]}}}',
+)
+UNREAD = Rule(
+    "T407",
+    "warning",
+    "route",
+    "Session options of a stage that takes none",
+    why="Of the stages of a vision pipeline the runtime reads the session options of vision_attn"
+    " alone, and of that one only where run_on_cpu is false. Others load with defaults.",
+    bad='{"model": {"vision": {"pipeline": [{"patch_embed": {"filename": "patch_embed.onnx",'
+    ' "session_options": {"provider_options": [{"QNN": {}}]}}}]}}}',
+    good='{"model": {"vision": {"pipeline": [{"patch_embed": {"filename": "patch_embed.onnx"}}]}}}',
+)
+UNKNOWN_EP = Rule(
+    "T408",
+    "warning",
+    "route",
+    "An EP that is not known",
+    why="A name that no EP goes by does not load. It is right if a plugin of that name is"
+    " registered, which a check for a machine (--inventory) can tell.",
+    bad=_providers('[{"OpenVIN": {}}]'),
+    good=_providers('[{"OpenVINO": {}}]'),
+)
+REFUSED = Rule(
+    "T410",
+    "error",
+    "route",
+    "An option that the EP refuses",
+    why="The session of the stage cannot be created, or fails at the first prompt. What an EP"
+    " takes depends on its generation: OpenVINO as a plugin takes one device in capitals, while"
+    " the EP built into onnxruntime-openvino took AUTO:GPU,CPU and CPU_FP32 as well.",
+    bad=_providers('[{"OpenVINO": {"device_type": "cpu"}}]'),
+    good=_providers('[{"OpenVINO": {"device_type": "CPU"}}]'),
+)
+VALUELESS = Rule(
+    "T411",
+    "warning",
+    "route",
+    "A value that has no effect",
+    why="The EP passes over a value that it does not know, in silence or with a line in its log"
+    " that onnxruntime-genai does not show, and runs with its default.",
+    bad=_providers('[{"QNN": {"backend_type": "htp", "htp_performance_mode": "fast"}}]'),
+    good=_providers('[{"QNN": {"backend_type": "htp", "htp_performance_mode": "burst"}}]'),
+)
+IGNORED = Rule(
+    "T412",
+    "warning",
+    "route",
+    "An option that the EP reads no more",
+    why="It was removed or renamed, and has no effect. The plugin of OpenVINO reads most of its"
+    " former options from load_config alone.",
+    bad=_providers('[{"OpenVINO": {"num_of_threads": "4"}}]'),
+    good=_providers(
+        '[{"OpenVINO": {"load_config": "{\\"CPU\\": {\\"INFERENCE_NUM_THREADS\\": \\"4\\"}}"}}]'
+    ),
+)
+UNKNOWN = Rule(
+    "T413",
+    "warning",
+    "route",
+    "An option that is not known",
+    why="Plugins ignore options that they do not know, so a misspelt one has no effect; EPs that"
+    " are built into onnxruntime refuse most. Turnout's table may be older than the EP.",
+    bad=_providers('[{"QNN": {"backend_type": "htp", "htp_perfomance_mode": "burst"}}]'),
+    good=_providers('[{"QNN": {"backend_type": "htp", "htp_performance_mode": "burst"}}]'),
+)
+MISSING = Rule(
+    "T414",
+    "info",
+    "route",
+    "No option that says which backend",
+    why="QNN takes its backend from the device it is given, and has none for the CPU of a machine:"
+    " there, creating the session fails. Named, it is the same on every machine.",
+    bad=_providers('[{"QNN": {"htp_performance_mode": "burst"}}]'),
+    good=_providers('[{"QNN": {"backend_type": "htp", "htp_performance_mode": "burst"}}]'),
+)
+COMPILES = Rule(
+    "T415",
+    "warning",
+    "route",
+    "A config that compiles at every load",
+    why="With ep.context_enable the EP writes its compiled model beside the bundle each time it"
+    " is loaded, and runs as if it had not. It belongs to compiling ahead of time.",
+    bad=_stage('{"ep.context_enable": "1", "provider_options": [{"OpenVINO": {}}]}'),
+    good=_providers('[{"OpenVINO": {}}]'),
+)
+NO_FALLBACK = Rule(
+    "T416",
+    "error",
+    "route",
+    "Fallback to the CPU EP forbidden for a stage that runs on it",
+    why="With session.disable_cpu_ep_fallback no node may be left to the CPU EP, so a stage that"
+    " names no other EP does not load.",
+    bad=_stage('{"session.disable_cpu_ep_fallback": "1", "provider_options": []}'),
+    good=_stage('{"session.disable_cpu_ep_fallback": "1", "provider_options": [{"OpenVINO": {}}]}'),
+)
+ABSOLUTE = Rule(
+    "T417",
+    "warning",
+    "route",
+    "An absolute path",
+    why="The bundle works on one machine, in one place: elsewhere the file is not there.",
+    bad=_providers('[{"QNN": {"backend_path": "C:\\\\qnn\\\\QnnHtp.dll"}}]'),
+    good=_providers('[{"QNN": {"backend_type": "htp"}}]'),
+)
+PROFILING = Rule(
+    "T418",
+    "info",
+    "route",
+    "Profiling that was left on",
+    why="Every run writes a file that grows with each token, whose name begins with the value,"
+    " and is slower for it.",
+    bad=_stage('{"enable_profiling": "profile"}'),
+    good=_stage("{}"),
+)
+THREADS = Rule(
+    "T419",
+    "warning",
+    "route",
+    "An odd number of threads",
+    why="A number below zero is taken without a word, like one above all that a machine has;"
+    " inter_op_num_threads has no effect, since onnxruntime-genai runs nodes one after another.",
+    bad=_stage('{"intra_op_num_threads": -1}'),
+    good=_stage('{"intra_op_num_threads": 4}'),
+)
+
+RULES: tuple[Rule, ...] = (
+    CPU_OPTIONS,
+    AS_TEXT,
+    EMPTY,
+    TWICE,
+    SEVERAL,
+    ON_DECODER,
+    UNREAD,
+    UNKNOWN_EP,
+    REFUSED,
+    VALUELESS,
+    IGNORED,
+    UNKNOWN,
+    MISSING,
+    COMPILES,
+    NO_FALLBACK,
+    ABSOLUTE,
+    PROFILING,
+    THREADS,
+)
