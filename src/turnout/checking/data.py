@@ -183,7 +183,7 @@ def _shared(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
             yield problem_with(located, what, place, SHARED_DATA, OUTSIDE)
             continue
         offset, length = _number(entry.get("offset")), _number(entry.get("length"))
-        size = located.path.stat().st_size if located.path.exists() else 0
+        size = _size(located.path)
         if offset + length > size:
             yield SHARED_DATA.at(
                 place,
@@ -192,6 +192,13 @@ def _shared(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
                 expected=f"bytes {offset} to {offset + length}",
                 fix=_FETCH,
             )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _number(value: object) -> int:

@@ -25,6 +25,7 @@ from turnout.checking.findings import Finding, Place, Rule
 from turnout.checking.locating import Located, bounded, file_place, locate, relative_name
 from turnout.checking.subject import Subject
 from turnout.errors import BundleError
+from turnout.files import is_file
 
 RULES = FILE_RULES
 # Keys of a section that name a file which is opened only when it is needed.
@@ -40,7 +41,7 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 
 def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
-    if (bundle.path / DERIVED_MARK).exists():
+    if is_file(bundle.path / DERIVED_MARK):
         yield DERIVED.at(
             DERIVED_MARK,
             "This is a derived bundle, and none by itself.",

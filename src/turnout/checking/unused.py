@@ -15,6 +15,7 @@ from turnout.checking.findings import Finding
 from turnout.checking.locating import locate, relative_name
 from turnout.checking.subject import Subject
 from turnout.errors import BundleError
+from turnout.files import is_file
 
 # What holds graphs or weights by its name; anything else is told only where it is large.
 _WEIGHTY = frozenset(
@@ -105,7 +106,7 @@ def _files(bundle: Bundle) -> Iterator[tuple[Path, os.stat_result]]:
             for name in folders
             if not name.startswith(".")
             and not (place == bundle.path and name == COMPILED)
-            and not (place / name / DERIVED_MARK).exists()
+            and not is_file(place / name / DERIVED_MARK)
         )
         for name in sorted(names):
             left -= 1
