@@ -8,6 +8,7 @@ its own or, having none, the decoder's. In a `vision.pipeline` only `vision_attn
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,10 @@ TOKENS_ONLY = frozenset({"mtp", "draft", "dflash2", "dspark"})
 # Sections that never take the decoder's options. (A draft must name the decoder's very EPs.)
 STANDALONE = frozenset({"decoder", "draft"})
 _DEVICE_FILTER = "device_filtering_options"
+# Far above what any bundle has; each stage holds the options that it inherits, and is edited by
+# itself, so that without bounds a config of a megabyte takes gigabytes and hours.
+MAX_STAGES = 128
+MAX_OPTIONS = 500  # keys of one `session_options`, options of one `provider_options`
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,9 @@ class _Reader:
         stages: list[Stage] = []
         for section in order:
             if section in names:
-                stages += self.section(section, known=section in known)
+                for stage in self.section(section, known=section in known):
+                    self.bound(stage.path, len(stages) + 1, MAX_STAGES, "stages")
+                    stages.append(stage)
         return self.distinct(stages)
 
     def distinct(self, stages: list[Stage]) -> tuple[Stage, ...]:
@@ -141,7 +148,7 @@ class _Reader:
             if known:
                 self.expect(path, "object")
             return
-        steps = list(self.pipeline((*path, "pipeline")))
+        steps = list(itertools.islice(self.pipeline((*path, "pipeline")), MAX_STAGES + 1))
         if steps:
             yield from (self.stage(step, str(step[-1]), section) for step in steps)
         elif section == "decoder" or node.child("filename") is not None:
@@ -182,7 +189,7 @@ class _Reader:
     def stage(self, path: Path, name: str, section: str, file_key: str = "filename") -> Stage:
         self.expect(path, "object")
         in_pipeline = len(path) > 2 and path[2] == "pipeline"
-        own = self.typed((*path, "session_options"), "object", None)
+        own = self.options((*path, "session_options"), None)
         inherit = in_pipeline and self.typed((*path, "inherit_session_options"), "bool", False)
         inherits = (in_pipeline or section not in STANDALONE) and (own is None or inherit)
         takes = True
@@ -195,7 +202,7 @@ class _Reader:
         if inherits:
             parent: Path = ("model", _parent_of(section), "session_options")
             providers = _merged(providers, self.providers(parent))
-            options = {**_free_options(self.typed(parent, "object", {})), **options}
+            options = {**_free_options(self.options(parent, {})), **options}
         return Stage(
             name=name,
             section=section,
@@ -215,6 +222,12 @@ class _Reader:
             inherits=inherits,
             takes_options=takes,
         )
+
+    def options(self, path: Path, default: Any) -> Any:
+        """The session options at a path, a bounded number of them."""
+        node = self.root.find(path)
+        self.bound(path, 0 if node is None else len(node.members), MAX_OPTIONS, "session options")
+        return self.typed(path, "object", default)
 
     def names(self, path: Path) -> tuple[str, ...]:
         """Tensor names: a pipeline stage lists them, other sections map roles to them."""
@@ -237,10 +250,13 @@ class _Reader:
         if node is None or node.kind == "string":
             return ()  # a string is taken by onnxruntime-genai as a free option of that name
         self.expect(path, "array")
-        entries = []
+        entries: list[ProviderEntry] = []
+        count = 0
         for index, item in enumerate(node.items):
             self.expect((*path, index), "object")
             for member in item.members:
+                count += 1 + len(member.value.members)
+                self.bound(path, count, MAX_OPTIONS, "provider options")
                 entries.append(self.provider((*path, index, member.key), member.key))
         return _by_name(entries)
 
@@ -252,7 +268,8 @@ class _Reader:
         device_filter: Mapping[str, Any] = {}
         for member in node.members:
             where = (*path, member.key)
-            if member.key == _DEVICE_FILTER:
+            # A string of that name is passed on as any other option is.
+            if member.key == _DEVICE_FILTER and member.value.kind != "string":
                 device_filter = self.typed(where, "object", {})
             else:
                 options[member.key] = self.typed(where, "string", "")
@@ -281,6 +298,15 @@ class _Reader:
             expected=f"{article} {kind}",
             fix=fix,
         )
+
+    def bound(self, path: Path, count: int, limit: int, what: str) -> None:
+        if count > limit:
+            raise self.error(
+                path,
+                f"{show_path(path)} has too many {what}.",
+                found=f"{count} or more",
+                expected=f"at most {limit}",
+            )
 
     def error(
         self,

@@ -37,6 +37,7 @@ __all__ = ["RULES", "check_bytes"]
 
 _INT_BITS = {"int": 32, "int64": 64}
 _SHOWN = 60
+_DRAFT = ("model", "draft")
 _ARTICLES = {"object": "an object", "array": "a list", "null": "null"}
 
 
@@ -115,7 +116,7 @@ def _check_text(source: Source, name: str, genai: str) -> Iterator[Finding]:
         )
     yield from _not_utf8(source, name)
     root = reading.root
-    if root.kind not in {"object", dialect.DROPPED, *_dropped_at_root(root)}:
+    if root.kind not in {"object", dialect.DROPPED}:
         yield WRONG_KIND.at(
             source.place(name, root.start),
             "The document is no object.",
@@ -125,12 +126,7 @@ def _check_text(source: Source, name: str, genai: str) -> Iterator[Finding]:
         return
     walk = _Walk(source, genai)
     yield from walk.object(root, keys.ROOT, ())
-    yield from check_whole(source, root, walk.paths)
-
-
-def _dropped_at_root(root: Node) -> tuple[str, ...]:
-    """`true` at the very end of a text is dropped like `t`; that leaves the document empty."""
-    return () if root.kind != dialect.DROPPED else (root.kind,)
+    yield from check_whole(source, root, walk.paths.values())
 
 
 def _not_utf8(source: Source, name: str) -> Iterator[Finding]:
@@ -150,8 +146,8 @@ class _Walk:
 
     def __init__(self, source: Source, genai: str) -> None:
         self.source, self.genai = source, genai
-        # The file names that take effect: the last of duplicates, and all of a pipeline.
-        self.paths: dict[tuple[Path, int], Node] = {}
+        # The file names that take effect: of the same stage, named twice, the last.
+        self.paths: dict[Path, tuple[Path, Node]] = {}
 
     def object(self, node: Node, section: str, path: Path) -> Iterator[Finding]:
         """Findings in an object that is that section of the table."""
@@ -172,11 +168,13 @@ class _Walk:
             elif key is None:
                 yield self._unknown(member, where, section)
             else:
-                yield from self._known(member, key, where, node)
+                yield from self._known(member, key, where)
 
-    def _known(self, member: Member, key: Key, path: Path, parent: Node) -> Iterator[Finding]:
-        if key.is_path and member.value.kind == "string":
-            self.paths[path, parent.start if "pipeline" in path else 0] = member.value
+    def _known(self, member: Member, key: Key, path: Path) -> Iterator[Finding]:
+        # The paths of a draft model are the only ones that the parser does not look at.
+        if key.is_path and member.value.kind == "string" and path[:2] != _DRAFT:
+            names = tuple(step for step in path if isinstance(step, str))
+            self.paths[names] = (path, member.value)
         if key.since:
             yield self._since(member, key, path)
         yield from self.value(member.value, key, path)

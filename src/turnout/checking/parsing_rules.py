@@ -102,8 +102,8 @@ DUPLICATE = Rule(
     "warning",
     "parser",
     "A key that is there twice",
-    why="The runtime takes the last of two values, reads two objects into one another, and makes "
-    "two stages of two stages with one name. Other tools, and people, may see only one.",
+    why="The runtime takes the last of two values, and reads two objects into one another. Other "
+    "tools, and people, may see only one of them.",
     bad='{"model": {"type": "llama", "context_length": 8, "context_length": 16}}',
     good='{"model": {"type": "llama", "context_length": 16}}',
 )

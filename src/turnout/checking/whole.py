@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from turnout.bundle.jsontext import Node, Path, show_path
@@ -20,11 +20,11 @@ _RECURRENT = "fixed_recurrent"
 
 
 def check_whole(
-    source: Source, root: Node, paths: Mapping[tuple[Path, int], Node]
+    source: Source, root: Node, paths: Iterable[tuple[Path, Node]]
 ) -> Iterator[Finding]:
     """Findings about the document `root`; `paths` are the file names that take effect."""
     yield from _context_length(source, root)
-    for (path, _), node in paths.items():
+    for path, node in paths:
         problem = _path_problem(str(node.scalar))
         if problem is not None:
             yield PATH.at(

@@ -14,6 +14,8 @@ COMMANDS = {
     "devices": ("devices", "EPs and devices of this machine, and what is missing."),
     "build": ("build", "Make a bundle from a GGUF file."),
     "inspect": ("inspect", "Stages, graphs, inputs and outputs, weights and routing of a bundle."),
+    "check": ("check", "What would fail or silently go wrong, before loading."),
+    "explain": ("explain", "The route, the reason for every stage, and what the config becomes."),
     "generate": ("generate", "Stream an answer to a prompt."),
     "chat": ("chat", "A conversation in the terminal."),
 }
