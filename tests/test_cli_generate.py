@@ -162,6 +162,7 @@ def test_json_is_one_document_with_text_counts_times_route_and_memory(
     assert document["load"]["total_s"] > document["load"]["model_s"] > 0
     assert document["route"]["requested"] == document["route"]["effective"] == "config"
     assert document["route"]["stages"] == {"decoder": "cpu"}
+    assert document["route"]["placed"] is None
     assert document["memory"]["rss_bytes"] > 10 << 20
 
 
@@ -170,11 +171,13 @@ def test_stats_are_a_short_summary_on_stderr(turnout: Terminal, flat: Path, answ
     done = turnout("generate", flat, "the cat", "--stats", *N)
     assert done.out == answer + "\n"
     lines = dict(line.split(maxsplit=1) for line in done.err.splitlines())
-    assert set(lines) == {"load", "prefill", "TTFT", "decode", "memory", "route", "stages"}
+    words = {"load", "prefill", "TTFT", "decode", "memory", "route", "placed", "stages"}
+    assert set(lines) == words
     assert lines["prefill"].startswith("22 tokens in ")
     assert lines["decode"].startswith("12 tokens (length)")
     assert "tokens/s" in lines["decode"]
     assert lines["route"] == "requested config, effective config"
+    assert lines["placed"] == "not measured (turnout explain --measure)"
     assert lines["stages"] == "decoder cpu"
 
 

@@ -36,6 +36,8 @@ def chat(
     session_option: routes.SessionOptionOption = None,
     inventory: routes.InventoryOption = None,
     reproducible: routes.ReproducibleOption = False,
+    route: routes.RouteOption = None,
+    save_route: routes.SaveRouteOption = None,
     stats: search.StatsOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,  # noqa: ARG001 - every command has it
@@ -74,7 +76,12 @@ def chat(
     if system is not None:
         check_text(system, "system message")
     try:
-        with results_only(), open_session(bundle, request, inventory, quiet=quiet) as session:
+        with (
+            results_only(),
+            open_session(
+                bundle, request, inventory, route=route, save_route=save_route, quiet=quiet
+            ) as session,
+        ):
             try_template(session)
             conversation = Conversation(session, system=system, options=options)
             chatting = Chat(conversation, stats=stats, show=not as_json, quiet=quiet)

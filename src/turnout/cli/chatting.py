@@ -165,7 +165,7 @@ class Chat:
         return {
             "schema_version": 1,
             "bundle": str(session.bundle.path),
-            "route": session.in_effect.to_json(),
+            "route": stats.route_document(session),
             "system": self._conversation.system,
             "messages": [dict(message) for message in self._conversation.messages],
         }

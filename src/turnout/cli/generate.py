@@ -49,6 +49,8 @@ def generate(
     session_option: routes.SessionOptionOption = None,
     inventory: routes.InventoryOption = None,
     reproducible: routes.ReproducibleOption = False,
+    route: routes.RouteOption = None,
+    save_route: routes.SaveRouteOption = None,
     stats: search.StatsOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -88,7 +90,9 @@ def generate(
     shown = Shown(stats=stats, as_json=as_json, verbose=verbose, quiet=quiet)
     try:
         with results_only():
-            session = open_session(bundle, request, inventory, quiet=quiet)
+            session = open_session(
+                bundle, request, inventory, route=route, save_route=save_route, quiet=quiet
+            )
             text = check_text(prompt_text(prompt, prompt_file))
             with session:
                 with killed_by_interrupt():

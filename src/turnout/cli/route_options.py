@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from turnout.machine import Inventory
     from turnout.routing import RouteRequest
 
+MAX_INVENTORY = 16 << 20
+
 EpOption = Annotated[
     str | None,
     typer.Option(
@@ -73,6 +75,31 @@ InventoryOption = Annotated[
         "--device, --stage or --reproducible.",
     ),
 ]
+ExplainInventoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory",
+        metavar="FILE",
+        help="Explain for the machine that wrote FILE with: turnout devices --json.",
+    ),
+]
+RouteOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--route",
+        metavar="FILE",
+        help="Take the route that was saved in FILE, instead of the options above.",
+    ),
+]
+SaveRouteOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-route",
+        metavar="FILE",
+        help="Save what is decided in FILE, for --route. Replaces a saved route, and no other "
+        "file.",
+    ),
+]
 ReproducibleOption = Annotated[
     bool,
     typer.Option(
@@ -106,6 +133,19 @@ def request_from(
     )
 
 
+def exclusive(route: Path | None, request: RouteRequest) -> None:
+    """Raise `UsageError` where a saved route is given, and something else is asked for as well."""
+    from turnout.errors import UsageError
+    from turnout.routing.request import RouteRequest
+
+    if route is not None and request != RouteRequest():
+        raise UsageError(
+            "A saved route is a whole decision, which nothing is added to.",
+            found=f"--route {route} with {request}",
+            expected="--route, or the other options of a route",
+        )
+
+
 def inventory_from(path: Path | None, request: RouteRequest | None = None) -> Inventory | None:
     """The inventory in the file of `--inventory`, None without one. Raises `UsageError`.
 
@@ -117,12 +157,7 @@ def inventory_from(path: Path | None, request: RouteRequest | None = None) -> In
 
     if path is None:
         return None
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"Cannot read the inventory {path}: {reason}.", where=path) from error
-    inventory = Inventory.from_json(data, where=path)
+    inventory = Inventory.from_json(_read(path), where=path)
     if request is not None and not (request.reroutes or request.reproducible):
         raise UsageError(
             "An inventory says for which machine to decide, and nothing is to be decided.",
@@ -130,3 +165,19 @@ def inventory_from(path: Path | None, request: RouteRequest | None = None) -> In
             expected="--ep, --device, --stage or --reproducible with it",
         )
     return inventory
+
+
+def _read(path: Path) -> bytes:
+    from turnout.errors import UsageError
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_INVENTORY + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"Cannot read the inventory {path}: {reason}.", where=path) from error
+    if len(data) > MAX_INVENTORY:
+        raise UsageError(
+            "The inventory is too large.", expected=f"at most {MAX_INVENTORY} bytes", where=path
+        )
+    return data

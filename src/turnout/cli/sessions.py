@@ -14,25 +14,38 @@ if TYPE_CHECKING:
 
 
 def open_session(
-    bundle: Path, request: RouteRequest, inventory: Path | None, *, quiet: bool
+    bundle: Path,
+    request: RouteRequest,
+    inventory: Path | None,
+    *,
+    route: Path | None = None,
+    save_route: Path | None = None,
+    quiet: bool,
 ) -> Session:
     """A session that is not loaded yet; what there is to warn of goes to stderr.
 
-    A request that asks for nothing makes no route: the bundle is loaded as it is.
+    A request that asks for nothing makes no route: the bundle is loaded as it is. `route` names
+    a saved one, `save_route` the file to save the decision in.
     """
     from turnout.bundle import Bundle
-    from turnout.cli.route_options import inventory_from
-    from turnout.routing import RouteRequest, apply, route, warnings_for
+    from turnout.cli.route_options import exclusive, inventory_from
+    from turnout.routing import Route, RouteRequest, apply, warnings_for
+    from turnout.routing import route as decide
     from turnout.runtime import Session
 
+    exclusive(route, request)
     opened = Bundle.open(bundle)
     machine = inventory_from(inventory, request)
-    chosen, effective = None, opened.config
-    warnings: tuple[str, ...] = ()
-    if request != RouteRequest():
-        chosen = route(opened, request, inventory=machine)
-        effective = apply(opened.config, chosen)
-        warnings = chosen.warnings
+    chosen = None
+    if route is not None:
+        chosen = Route.load(route, opened)
+    elif request != RouteRequest() or save_route is not None:
+        chosen = decide(opened, request, inventory=machine)
+    if chosen is not None and save_route is not None:
+        chosen.save(save_route)
+    effective, warnings = opened.config, tuple[str, ...]()
+    if chosen is not None:
+        effective, warnings = apply(opened.config, chosen), chosen.warnings
     # It runs on this machine, whichever one the route was decided for.
     for warning in (*warnings, *warnings_for(effective)):
         note(warning, quiet=quiet)

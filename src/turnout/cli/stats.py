@@ -51,6 +51,7 @@ def lines(session: Session, result: GenerationResult, memory: Memory | None) -> 
         yield f"memory   RSS {_megabytes(memory.rss)}, private {_megabytes(memory.private)}"
     in_effect = session.in_effect
     yield f"route    requested {in_effect.requested}, effective {in_effect.effective}"
+    yield "placed   not measured (turnout explain --measure)"
     yield "stages   " + ", ".join(f"{name} {ep}" for name, ep in in_effect.stages.items())
 
 
@@ -74,7 +75,7 @@ def answer_lines(result: GenerationResult) -> Iterator[str]:
 
 def document(session: Session, result: GenerationResult, memory: Memory | None) -> dict[str, Any]:
     """What `generate --json` prints. Seconds and bytes, as the names say."""
-    route = session.in_effect.to_json()
+    route = route_document(session)
     if session.route is not None:
         route["decisions"] = session.route.to_json()["stages"]
         route["warnings"] = list(session.route.warnings)
@@ -86,6 +87,11 @@ def document(session: Session, result: GenerationResult, memory: Memory | None) 
         "route": route,
         "memory": memory.to_json() if memory is not None else None,
     }
+
+
+def route_document(session: Session) -> dict[str, Any]:
+    """What was asked, what took effect, and where nodes ran: not measured, hence null."""
+    return {**session.in_effect.to_json(), "placed": None}
 
 
 def _load_parts(load: LoadSpans) -> str:

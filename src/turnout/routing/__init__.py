@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from turnout.machine import Inventory
 from turnout.routing.apply import apply
+from turnout.routing.availability import Lack, lacks
 from turnout.routing.request import (
     OptionRequest,
     RouteRequest,
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from turnout.bundle import Bundle
 
 __all__ = [
+    "Lack",
     "OptionRequest",
     "Route",
     "RouteRequest",
     "StageRequest",
     "StageRoute",
     "apply",
+    "lacks",
     "resolve",
     "route",
     "warnings_for",
