@@ -5,6 +5,7 @@ What onnxruntime-genai 0.18 does with each was measured by tests/test_checking_t
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -94,8 +95,9 @@ class _Tokenizer:
         if isinstance(config, Finding):
             return
         kind = vocabulary.kind if isinstance(vocabulary, Vocabulary) else ""
-        yield from self.of_class(config, kind)
-        yield from self.template(config)
+        unknown = list(self.of_class(config, kind))
+        yield from unknown
+        yield from self.template(config, has_class=bool(unknown or config.get("tokenizer_class")))
         if isinstance(vocabulary, Vocabulary):
             yield from self.ids(config, vocabulary)
 
@@ -187,7 +189,7 @@ class _Tokenizer:
             fix="where tokenizer.json is BPE, PreTrainedTokenizerFast will do",
         )
 
-    def template(self, config: Mapping[str, Any]) -> Iterator[Finding]:
+    def template(self, config: Mapping[str, Any], *, has_class: bool) -> Iterator[Finding]:
         """What is wrong with the chat template that takes effect."""
         if "chat_template" in config:
             text, file = config["chat_template"], CONFIG
@@ -207,7 +209,7 @@ class _Tokenizer:
                 "There is no chat template.",
                 fix="use --raw, or add the chat_template that the model was tuned with",
             )
-        elif not config.get("tokenizer_class", ""):
+        elif not has_class:
             yield NO_CLASS.at(
                 self.name(CONFIG),
                 "The chat template has no effect without a tokenizer_class.",
@@ -268,21 +270,20 @@ class _Tokenizer:
         self, vocabulary: Vocabulary, added: Mapping[str, int], size: int
     ) -> Iterator[Finding]:
         """Tokens whose ids are not below `vocab_size`."""
-        own = {text for text, number in vocabulary.pieces.items() if number >= size}
-        own -= set(added)
+        own = {t: n for t, n in vocabulary.pieces.items() if n >= size and t not in added}
         beyond = {text: number for text, number in added.items() if number >= size}
-        for rule, texts in ((VOCABULARY, own), (ADDED, set(beyond))):
-            if not texts:
+        for rule, ids in ((VOCABULARY, own), (ADDED, beyond)):
+            if not ids:
                 continue
-            largest = max(added.get(text, vocabulary.pieces.get(text, 0)) for text in texts)
-            first = sorted(texts, key=lambda text: added.get(text, vocabulary.pieces.get(text, 0)))
-            shown = ", ".join(repr(text[:40]) for text in first[:3])
+            shown = ", ".join(
+                repr(text[:40]) for text in heapq.nsmallest(3, ids, key=ids.__getitem__)
+            )
             kind = "added tokens" if rule is ADDED else "tokens"
             yield rule.at(
                 self.name(VOCABULARY_FILE),
-                f"The tokenizer has {len(texts)} {kind} outside the model's vocabulary: {shown}"
-                + (", ..." if len(texts) > 3 else "."),
-                found=f"ids up to {largest}",
+                f"The tokenizer has {len(ids)} {kind} outside the model's vocabulary: {shown}"
+                + (", ..." if len(ids) > 3 else "."),
+                found=f"ids up to {max(ids.values())}",
                 expected=f"ids below vocab_size, {size}",
                 fix="use the tokenizer of this very model, or mend vocab_size",
             )

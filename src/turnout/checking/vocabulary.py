@@ -34,11 +34,6 @@ class Vocabulary:
         """The id of that token, None if there is none."""
         return self.added.get(text, self.pieces.get(text))
 
-    @property
-    def largest(self) -> int:
-        """The largest id of the model's own pieces; -1 where there are none."""
-        return max(self.pieces.values(), default=-1)
-
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """The ids in the `tokenizer.json` at `path`.
