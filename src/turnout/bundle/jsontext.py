@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from turnout.errors import ConfigError
@@ -56,11 +56,16 @@ class Node:
     scalar: str | int | float | bool | None = None
     members: tuple[Member, ...] = ()
     items: tuple[Node, ...] = ()
+    # The members by key, once they have been asked for: a search for each of many is quadratic.
+    _by_key: dict[str, Node] | None = field(default=None, init=False, repr=False, compare=False)
 
     def child(self, key: PathKey) -> Node | None:
         """The value under `key` (the last of duplicates, as onnxruntime-genai reads), or None."""
         if self.kind == "object" and isinstance(key, str):
-            return next((m.value for m in reversed(self.members) if m.key == key), None)
+            if self._by_key is None:
+                object.__setattr__(self, "_by_key", {m.key: m.value for m in self.members})
+            assert self._by_key is not None
+            return self._by_key.get(key)
         if self.kind == "array" and isinstance(key, int) and 0 <= key < len(self.items):
             return self.items[key]
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.bundle import CONFIG_NAME, Bundle, GenaiConfig
+from turnout.bundle.config import MAX_CONFIG_BYTES
 from turnout.checking import parsing
 from turnout.checking.findings import SEVERITIES, Finding
 from turnout.checking.subject import Subject
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from turnout.machine import Inventory
 
 SCHEMA_VERSION = 1
-MAX_CONFIG_BYTES = 16 << 20
 # Findings of one code that are listed one by one.
 MOST_OF_A_CODE = 20
 _GENAI = "onnxruntime-genai"

@@ -7,12 +7,13 @@ once. Entries are written on stages: a pipeline with an EP on the decoder itself
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from turnout import catalog
-from turnout.errors import UsageError
+from turnout.errors import ConfigError, UsageError
 from turnout.routing.options import as_json
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ _PATH = tuple[str | int, ...]
 _OPTIONS = "session_options"
 _PROVIDERS = "provider_options"
 _INHERIT = "inherit_session_options"
+# Characters to be read in all, since each edit reads the text anew: some fifteen seconds. Real
+# configs take a few percent of it.
+_MOST_READ = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class _Wanted:
 def apply(config: GenaiConfig, route: Route) -> GenaiConfig:
     """The effective config: `config` itself when the route changes nothing.
 
-    Raises `UsageError` for a route that was made for another bundle.
+    Raises `UsageError` for a route that was made for another bundle, and `ConfigError` where
+    too much would have to be written.
     """
     stages = config.stages()
     decisions = {decision.stage: decision for decision in route.stages}
@@ -57,6 +62,7 @@ def apply(config: GenaiConfig, route: Route) -> GenaiConfig:
         decision = decisions[stage.name]
         kept = {k: v for k, v in stage.effective_options.items() if k not in decision.drop_options}
         wanted[stage.name] = _Wanted(decision.providers, {**kept, **decision.set_options})
+    _bound(config, stages, wanted)
     if route.request.reroutes:
         config = _without_shared_providers(config)
     # Stages that feed on the decoder's options come after it, since it may change them.
@@ -66,6 +72,30 @@ def apply(config: GenaiConfig, route: Route) -> GenaiConfig:
         if now.takes_options and not wanted[name].holds(now):
             config = _write(config, now, wanted[name])
     return config
+
+
+def _bound(config: GenaiConfig, stages: tuple[Stage, ...], wanted: Mapping[str, _Wanted]) -> None:
+    """A text made to be expensive is refused, not edited for hours."""
+    edits, length = 0, len(config.text)
+    for stage in stages:
+        want = wanted[stage.name]
+        if not stage.takes_options or want.holds(stage):
+            continue
+        edits += 1
+        if not stage.has_session_options:
+            length += len(json.dumps(want.options))
+            continue
+        own = stage.session_options
+        edits += sum(not _is(own, key, value) for key, value in want.options.items())
+        edits += sum(key not in want.options for key in own)
+        edits += sum(len(entry.options) for entry in want.providers)
+    if edits * length > _MOST_READ:
+        raise ConfigError(
+            f"{config.where} is too large to be rerouted.",
+            found=f"{edits} values to change in {length} characters",
+            expected="the options of a few stages",
+            where=config.where,
+        )
 
 
 def _without_shared_providers(config: GenaiConfig) -> GenaiConfig:
@@ -93,7 +123,8 @@ def _write(config: GenaiConfig, stage: Stage, wanted: _Wanted) -> GenaiConfig:
     for key in [k for k in stage.session_options if k != _PROVIDERS and k not in wanted.options]:
         config = config.remove((*path, key))
     for key, value in wanted.options.items():
-        config = config.edit((*path, key), value)
+        if not _is(stage.session_options, key, value):
+            config = config.edit((*path, key), value)
     return _without_parent(_write_providers(config, (*path, _PROVIDERS), wanted.providers), stage)
 
 
@@ -120,8 +151,14 @@ def _write_providers(
         for key in [key for key in old if key not in body]:
             config = config.remove((*path, index, name, key))
         for key, value in body.items():
-            config = config.edit((*path, index, name, key), value)
+            if not _is(old, key, value):
+                config = config.edit((*path, index, name, key), value)
     return config
+
+
+def _is(options: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether an option has that very value already; each edit costs a reading of the text."""
+    return key in options and type(options[key]) is type(value) and options[key] == value
 
 
 def _places(entries: list[dict[str, Any]]) -> list[tuple[int, str]]:
