@@ -118,7 +118,9 @@ def _unmatched(subject: Subject, cache: CacheNames, names: list[str]) -> Iterato
         if name not in taken and looks_cached(name):
             groups.setdefault(re.sub(r"\d+", "%d", name, count=1), []).append(name)
     for pattern, members in groups.items():
-        key = "past_value_names" if "val" in pattern.lower() else "past_key_names"
+        # Both words stand in names such as past_key_values.0.key; the last one tells.
+        last = pattern.lower().rfind("val") > pattern.lower().rfind("key")
+        key = "past_value_names" if last else "past_key_names"
         part = cache.past[key == "past_value_names"]
         yield PATTERN.at(
             subject.place((*DECODER, "inputs", key)),

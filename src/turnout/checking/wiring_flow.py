@@ -261,7 +261,8 @@ def _unused(subject: Subject, wiring: Wiring) -> Iterator[Finding]:
     for wire in wiring.wires:
         for name in dict.fromkeys(wire.stage.outputs):
             known_as = wire.forwarded.get(name, name)
-            used = {name, known_as} & taken
+            # Caches under a wrong name are said by the checks of caches.
+            used = looks_cached(name) or {name, known_as} & taken
             if not used and all(pattern.layer(name) is None for pattern in patterns):
                 yield UNUSED_OUTPUT.at(
                     _place_of(subject, wire, "outputs", name),
@@ -317,7 +318,7 @@ def _heads(subject: Subject, wiring: Wiring) -> Iterator[Finding]:
                 expected="is_lm_head only on the stage that gives the logits",
                 fix="remove is_lm_head here",
             )
-        elif logits not in wire.stage.outputs:
+        elif logits not in wire.stage.outputs and wiring.givers(logits):
             yield HEAD_MARK.at(
                 place,
                 f"The stage {wire.name!r} is marked as the head and does not give the logits.",
