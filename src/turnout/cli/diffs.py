@@ -37,7 +37,8 @@ def unified(before: GenaiConfig, after: GenaiConfig, *, context: int = CONTEXT) 
     kept = max(end - context, 0)
     shift = old[first : len(old) - kept], new[first : len(new) - kept]
     if max(map(len, shift)) > _MOST:
-        return [f"--- {names[0]}", f"+++ {names[1]}", *_whole(*shift, first)]
+        head = [f"--- {names[0]}", f"+++ {names[1]}"]
+        return [*head, *_whole(*shift, first, before=start - first, behind=end - kept)]
     lines = difflib.unified_diff(*shift, *names, n=context, lineterm="")
     return [_moved(line, first) for line in lines]
 
@@ -50,9 +51,16 @@ def _alike(one: list[str], other: list[str]) -> int:
     return min(len(one), len(other))
 
 
-def _whole(old: list[str], new: list[str], first: int) -> list[str]:
-    head = f"@@ -{first + 1},{len(old)} +{first + 1},{len(new)} @@"
-    return [head, *(f"-{line}" for line in old), *(f"+{line}" for line in new)]
+def _whole(old: list[str], new: list[str], first: int, *, before: int, behind: int) -> list[str]:
+    """One hunk that takes all lines out and puts all in, but for the context around them."""
+    out, into = old[before : len(old) - behind], new[before : len(new) - behind]
+    return [
+        f"@@ -{first + 1},{len(old)} +{first + 1},{len(new)} @@",
+        *(f" {line}" for line in old[:before]),
+        *(f"-{line}" for line in out),
+        *(f"+{line}" for line in into),
+        *(f" {line}" for line in old[len(old) - behind :]),
+    ]
 
 
 def _moved(line: str, by: int) -> str:
