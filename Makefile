@@ -8,13 +8,14 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: help demo test check fast format lint types imports clean
+.PHONY: help docs demo test check fast format lint types imports clean
 
 help:
 	@echo "make demo    build a real model, and ask it on the CPU EP and on OpenVINO"
 	@echo "make test    every test"
 	@echo "make check   format, lint, types, import directions, fast tests"
 	@echo "make format  rewrite the sources in the project's format"
+	@echo "make docs    write docs/findings.md from the rules of the checks"
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit('Python 3.11 or newer is needed, this is ' + sys.version) if sys.version_info < (3, 11) else None"
@@ -36,6 +37,9 @@ test: $(VENV)/.dev
 	$(BIN)/python -m coverage report
 
 check: lint types imports fast
+
+docs: $(VENV)/.dev
+	$(BIN)/python scripts/write_findings.py
 
 format: $(VENV)/.dev
 	$(BIN)/python -m ruff format .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 
@@ -24,6 +23,7 @@ of the same table that the checks use: `make docs` writes it.
 In `--json`, `findings[]` has `code`, `severity`, `kind`, `path` (a JSON path of the config, or a \
 file of the bundle), `found`, `expected`, `message`, `fix`, and `line` and `column` of the config.
 """
+_WIDEST = 100  # characters of an example that stays on one line
 _TITLES = {
     "parser": "What onnxruntime-genai refuses to read",
     "graph": "Stages and graphs",
@@ -52,14 +52,14 @@ def _section(rule: Rule) -> Iterator[str]:
 
 
 def _example(text: str) -> str:
-    """JSON as a block, prose as it is."""
-    if not text.lstrip().startswith(("{", "[")):
+    """Prose as it is; JSON as a block, and below it what is said of it in prose."""
+    if not text.startswith("{"):
         return f" {text}\n"
-    if _long(text):
-        with contextlib.suppress(ValueError):  # an example of what is no JSON
-            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    return f"\n\n```json\n{text}\n```\n"
-
-
-def _long(text: str) -> bool:
-    return len(text) > 100 and "\\u" not in text
+    try:
+        document, end = json.JSONDecoder().raw_decode(text)
+    except ValueError:  # an example of what is no JSON
+        return f"\n\n```json\n{text}\n```\n"
+    code, rest = text[:end], text[end:].lstrip(" ,")
+    if len(code) > _WIDEST:
+        code = json.dumps(document, indent=2, ensure_ascii=False)
+    return f"\n\n```json\n{code}\n```\n" + (f"\n({rest})\n" if rest else "")

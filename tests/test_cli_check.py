@@ -1,0 +1,225 @@
+"""`turnout check` as a person and as a program would call it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundle_fixtures import (
+    DATA_FILE,
+    as_hub_cache,
+    build_flat,
+    build_pipeline,
+    read_config,
+    write_config,
+)
+from turnout.checking import check, check_config
+from turnout.checking.report import MOST_OF_A_CODE
+from turnout.cli.main import main
+
+INVENTORIES = Path(__file__).parent / "data" / "inventories"
+FIELDS = {
+    "code", "severity", "kind", "path", "found", "expected", "message", "fix", "line", "column",
+}  # fmt: skip
+
+
+@dataclass
+class Done:
+    returncode: object
+    stdout: str
+    stderr: str
+
+    @property
+    def codes(self) -> list[str]:
+        return [found["code"] for found in json.loads(self.stdout)["findings"]]
+
+
+@pytest.fixture
+def turnout(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command as the console script runs it, in this process."""
+
+    def run(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["turnout", "check", *map(str, arguments)])
+        code: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    return build_pipeline(tmp_path / "bundle", two_sessions=True)
+
+
+def with_qnn(folder: Path) -> Path:
+    """The pipeline, with its prefill stage on a QNN device."""
+    config = read_config(folder)
+    (stages,) = config["model"]["decoder"]["pipeline"]
+    stages["context"]["session_options"] = {
+        "provider_options": [{"qnn": {"backend_type": "htp"}}],
+    }
+    write_config(folder, config)
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["flat", "pipeline", "two sessions", "hub cache"])
+def test_a_sound_bundle_has_no_findings(layout: str, tmp_path: Path, turnout: Any) -> None:
+    folder = tmp_path / "bundle"
+    if layout == "flat":
+        build_flat(folder)
+    else:
+        build_pipeline(folder, two_sessions=layout != "pipeline")
+    if layout == "hub cache":
+        folder = as_hub_cache(folder, tmp_path / "cache")
+    done = turnout(folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{folder}: nothing found\n", "")
+
+
+def test_a_lone_config_is_told_line_by_line(tmp_path: Path, turnout: Any) -> None:
+    path = tmp_path / "genai_config.json"
+    path.write_text('{"model": {"type": "llama",\n "context_length": "8"}}', "utf-8")
+    done = turnout(path)
+    assert done.returncode == 1
+    assert done.stdout.startswith(
+        "error T106: model.context_length (line 2, column 20)\n"
+        "  model.context_length has a value of the wrong kind.\n"
+        '  found: the string "8"\n'
+        "  expected: a whole number\n"
+        "  fix: write the value without quotes\n"
+    )
+    assert "onnxruntime-genai refuses the configuration" in done.stdout.splitlines()[-1]
+
+
+def test_json_is_one_document_with_the_fields_of_a_finding(pipeline: Path, turnout: Any) -> None:
+    (pipeline / DATA_FILE).unlink()
+    done = turnout(pipeline, "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert document["schema_version"] == 1
+    assert document["path"] == str(pipeline)
+    assert document["accepted_by_parser"] is True
+    assert document["errors"] == sum(f["severity"] == "error" for f in document["findings"]) > 0
+    assert all(set(found) == FIELDS for found in document["findings"])
+    assert {found["kind"] for found in document["findings"]} == {"files"}
+    assert all(DATA_FILE in found["message"] for found in document["findings"])
+
+
+def test_errors_come_first_and_exit_with_1(tmp_path: Path, turnout: Any) -> None:
+    path = tmp_path / "genai_config.json"
+    path.write_text('{"note": "mine", "model": {"type": "llama", "typo": 1}}', "utf-8")
+    done = turnout(path, "--json")
+    severities = [found["severity"] for found in json.loads(done.stdout)["findings"]]
+    order = ["error", "warning", "info"]
+    assert severities == sorted(severities, key=order.index)
+    assert severities[0] == "error"
+    assert done.returncode == 1
+
+
+def test_warnings_exit_with_1_where_that_is_asked(pipeline: Path, turnout: Any) -> None:
+    config = read_config(pipeline)
+    text = json.dumps(config).replace('"model": {', '"model": {"pad_token_id": 0, ', 1)
+    (pipeline / "genai_config.json").write_text(text, "utf-8")
+    done = turnout(pipeline, "--json")
+    assert "T110" in done.codes
+    assert done.returncode == 0
+    assert turnout(pipeline, "--strict").returncode == 1
+
+
+def test_quiet_leaves_out_what_is_merely_worth_knowing(tmp_path: Path, turnout: Any) -> None:
+    path = tmp_path / "genai_config.json"
+    path.write_text('{"note": "mine", "model": {"type": "llama", "x": 1}}', "utf-8")
+    assert "info T112" in turnout(path).stdout
+    assert "info T112" not in turnout(path, "-q").stdout
+    assert "error T105" in turnout(path, "-q").stdout
+
+
+def test_verbose_explains_every_finding(tmp_path: Path, turnout: Any) -> None:
+    path = tmp_path / "genai_config.json"
+    path.write_text('{"model": {"type": "llama"}}', "utf-8")
+    assert "why:" not in turnout(path).stdout
+    assert "  why: The runtime refuses a config without" in turnout(path, "-v").stdout
+
+
+def test_a_path_that_is_neither_bundle_nor_config_is_wrong_usage(
+    tmp_path: Path, turnout: Any
+) -> None:
+    """A14"""
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    for path in (tmp_path, tmp_path / "model.onnx", tmp_path / "none", tmp_path / "none.json"):
+        done = turnout(path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: ")
+
+
+def test_a_bundle_whose_config_cannot_be_read_gets_findings(pipeline: Path, turnout: Any) -> None:
+    path = pipeline / "genai_config.json"
+    path.write_text(path.read_text("utf-8").replace("{", "{ // mine\n", 1), "utf-8")
+    done = turnout(pipeline, "--json")
+    assert done.returncode == 1
+    assert done.codes[0] == "T101"
+    assert json.loads(done.stdout)["accepted_by_parser"] is False
+
+
+def test_a_bundle_for_another_machine_fails_here_and_passes_there(
+    pipeline: Path, turnout: Any
+) -> None:
+    """W#452, W#429: a bundle for an accelerator that this machine lacks is no success."""
+    with_qnn(pipeline)
+    intel = turnout(pipeline, "--json", "--inventory", INVENTORIES / "intel-laptop.json")
+    assert intel.returncode == 1
+    assert "T420" in intel.codes
+    snapdragon = INVENTORIES / "snapdragon-laptop.json"
+    assert turnout(pipeline, "--inventory", snapdragon).returncode == 0
+
+
+def test_a_route_is_checked_as_it_would_take_effect(pipeline: Path, turnout: Any) -> None:
+    with_qnn(pipeline)
+    intel = INVENTORIES / "intel-laptop.json"
+    done = turnout(pipeline, "--ep", "cpu", "--json", "--inventory", intel)
+    assert (done.returncode, done.codes) == (0, [])
+
+
+def test_a_route_of_a_lone_config_is_wrong_usage(pipeline: Path, turnout: Any) -> None:
+    done = turnout(pipeline / "genai_config.json", "--ep", "cpu")
+    assert done.returncode == 2
+    assert "the directory of a bundle" in done.stderr
+
+
+def test_names_from_a_config_do_not_drive_the_terminal(tmp_path: Path, turnout: Any) -> None:
+    path = tmp_path / "genai_config.json"
+    path.write_text('{"model": {"type": "llama", "\x9b31m\u202e": "\x07"}}', "utf-8")
+    done = turnout(path)
+    assert not set(done.stdout) & {"\x9b", "\u202e", "\x07", "\x1b"}
+
+
+def test_many_findings_of_one_kind_are_counted_and_not_listed(tmp_path: Path) -> None:
+    path = tmp_path / "genai_config.json"
+    keys = ", ".join(f'"k{i}": 1' for i in range(1000))
+    path.write_text(f'{{"model": {{"type": "llama", "context_length": 8, {keys}}}}}', "utf-8")
+    report = check_config(path)
+    unknown = [finding for finding in report.findings if finding.code == "T105"]
+    assert len(unknown) == MOST_OF_A_CODE + 1
+    (more,) = [f for f in report.findings if "more like it" in f.message]
+    assert f"({1000 - MOST_OF_A_CODE - 1} more like it.)" in more.message
+
+
+def test_nothing_is_written(pipeline: Path, turnout: Any) -> None:
+    before = {path: path.stat().st_mtime_ns for path in pipeline.rglob("*")}
+    turnout(pipeline)
+    assert {path: path.stat().st_mtime_ns for path in pipeline.rglob("*")} == before
+
+
+def test_a_bundle_is_checked_from_python_by_its_path(pipeline: Path) -> None:
+    assert check(pipeline).findings == ()
+    assert check(str(pipeline)).accepted
