@@ -112,12 +112,12 @@ def test_what_every_command_has_and_what_a_route_takes_is_in_the_help() -> None:
     (every,) = re.findall(r"^Every command has (.*?)\.", README, re.MULTILINE)
     shared = set(re.findall(r"`(-[^`]+)`", every))
     assert len(shared) == 5
-    section = README.partition("take a route:")[2].partition("\n\nA route that")[0]
+    section = README.partition("take a route:")[2].partition("\n\nFor a machine that")[0]
     route = set(re.findall(r"--[a-z][a-z-]+", section))
-    assert len(route) == 7
+    assert len(route) == 9
     for command in COMMANDS:
         assert shared <= options_of(command)
-    for command in ("generate", "chat"):
+    for command in ("explain", "generate", "chat"):
         assert route <= options_of(command)
 
 
