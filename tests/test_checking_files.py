@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -306,6 +307,14 @@ class TestUnused:
         (folder / "routes" / "x" / DERIVED_MARK).write_text("{}")
         set_decoder(folder, prefill_data="named.bin")
         assert findings(folder) == []
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="names are bytes there only")
+    def test_a_name_that_is_no_text_can_be_written(self, tmp_path: Path) -> None:
+        folder = build_flat(tmp_path / "bundle")
+        Path(os.fsdecode(os.fsencode(folder) + b"/\xff.onnx")).write_bytes(b"x")
+        (finding,) = findings(folder)
+        assert finding.path == "\\udcff.onnx"
+        assert finding.message.encode()
 
     def test_a_link_to_what_is_used_is_no_stray(self, tmp_path: Path) -> None:
         folder = build_flat(tmp_path / "bundle")

@@ -93,11 +93,12 @@ def file_place(subject: Subject, stage: Stage) -> Place:
 
 
 def relative_name(bundle: Bundle, path: Path) -> str:
-    """How a file of the bundle is shown: relative to it."""
+    """How a file of the bundle is shown: relative to it, as text that can be written."""
     try:
-        return path.relative_to(bundle.path).as_posix()
+        name = path.relative_to(bundle.path).as_posix()
     except ValueError:
-        return str(path)
+        name = str(path)
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def bounded(findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -112,7 +112,7 @@ def _files(bundle: Bundle) -> Iterator[tuple[Path, os.stat_result]]:
             left -= 1
             if left < 0:
                 return
-            located = locate(bundle, relative_name(bundle, place / name))
+            located = locate(bundle, (place / name).relative_to(bundle.path).as_posix())
             if located.path is None or name.startswith("."):
                 continue
             try:
