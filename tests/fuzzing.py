@@ -389,8 +389,8 @@ def read_header(path: Path) -> str:
 # Large inputs, each of them cheap to send
 
 
-def large_configs() -> dict[str, bytes]:
-    """Configs of a megabyte or so in which one thing is repeated."""
+def large_configs(part: int = 1) -> dict[str, bytes]:
+    """Configs of a megabyte or so, divided by `part`, in which one thing is repeated."""
 
     def config(decoder: str, more: str = "") -> bytes:
         return f'{{"model": {{"type": "x", "decoder": {{{decoder}}}{more}}}}}'.encode()
@@ -399,14 +399,14 @@ def large_configs() -> dict[str, bytes]:
     stage = (
         '"s%d": {"filename": "m.onnx", "session_options": {"provider_options": [' + entry + "]}}"
     )
-    stages = ", ".join(stage % index for index in range(8_000))
-    sections = "".join(f', "x{index}": {{"filename": "a.onnx"}}' for index in range(20_000))
-    scalars = "".join(f', "x{index}": {{}}' for index in range(60_000))
-    entries = ", ".join([entry] * 25_000)
-    names = ", ".join(f'{{"EP{index}": {{"a": "b"}}}}' for index in range(25_000))
-    keys = ", ".join(f'"k{index}": "v"' for index in range(60_000))
-    doubled = ", ".join('"session_options": {"a": "b"}' for _ in range(30_000))
-    inputs = ", ".join(['"x"'] * 200_000)
+    stages = ", ".join(stage % index for index in range(8_000 // part))
+    sections = "".join(f', "x{index}": {{"filename": "a.onnx"}}' for index in range(20_000 // part))
+    scalars = "".join(f', "x{index}": {{}}' for index in range(60_000 // part))
+    entries = ", ".join([entry] * (25_000 // part))
+    names = ", ".join(f'{{"EP{index}": {{"a": "b"}}}}' for index in range(25_000 // part))
+    keys = ", ".join(f'"k{index}": "v"' for index in range(60_000 // part))
+    doubled = ", ".join('"session_options": {"a": "b"}' for _ in range(30_000 // part))
+    inputs = ", ".join(['"x"'] * (200_000 // part))
     some = ", ".join(f'"k{index}": "v"' for index in range(450))
     own = ", ".join(f'"o{index}": "v"' for index in range(450))
     heirs = ", ".join(f'"s{index}": {{"filename": "m.onnx"}}' for index in range(120))
@@ -432,17 +432,17 @@ def large_configs() -> dict[str, bytes]:
             f'"session_options": {{{some}}}, "pipeline": [{{{adding}}}]'
         ),
         "inputs": config(f'"pipeline": [{{"a": {{"inputs": [{inputs}]}}}}]'),
-        "a long string": config(f'"filename": "{"x" * 2_000_000}"'),
-        "white space": config(" " * 2_000_000),
-        "lists": b"[" * 1_000_000,
-        "empty lists": config('"x": [' + ", ".join(["[]"] * 300_000) + "]"),
-        "a number": config(f'"x": {"9" * 1_000_000}'),
+        "a long string": config(f'"filename": "{"x" * (2_000_000 // part)}"'),
+        "white space": config(" " * (2_000_000 // part)),
+        "lists": b"[" * (1_000_000 // part),
+        "empty lists": config('"x": [' + ", ".join(["[]"] * (300_000 // part)) + "]"),
+        "a number": config(f'"x": {"9" * (1_000_000 // part)}'),
     }  # fmt: skip
 
 
-def large_headers() -> dict[str, bytes]:
-    """ONNX files of a megabyte or so in which one thing is repeated."""
-    many = 200_000
+def large_headers(part: int = 1) -> dict[str, bytes]:
+    """ONNX files of a megabyte or so, divided by `part`, in which one thing is repeated."""
+    many = 200_000 // part
     return {
         "nodes": message(7, message(1, b"") * many),
         "initializers": message(7, message(5, b"") * many),
@@ -453,12 +453,12 @@ def large_headers() -> dict[str, bytes]:
         "dimensions": message(7, message(5, varint(8) + b"\1") * (many // 2)),
         "rank": message(7, message(5, message(1, b"\1" * many))),
         "keys of external data": message(7, message(5, message(13, b"") * many)),
-        "names": message(7, message(1, message(4, b"x" * 900)) * 1000),
+        "names": message(7, message(1, message(4, b"x" * 900)) * (many // 200)),
         "different operators": message(
-            7, b"".join(message(1, message(4, b"op%d" % index)) for index in range(50_000))
+            7, b"".join(message(1, message(4, b"op%d" % index)) for index in range(many // 4))
         ),
-        "a long name": message(7, message(2, b"x" * 2_000_000)),
-        "contexts": message(7, message(1, message(4, b"EPContext")) * 50_000),
+        "a long name": message(7, message(2, b"x" * (many * 10))),
+        "contexts": message(7, message(1, message(4, b"EPContext")) * (many // 4)),
     }
 
 
