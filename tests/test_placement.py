@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from bundle_fixtures import as_hub_cache, build_flat, build_pipeline
 from session_fixtures import Bundles, set_eos
 from turnout.bundle import Bundle
+from turnout.compiling import places, scratch
 from turnout.errors import GenerationError, LoadError, ProcessError, TurnoutError
 from turnout.routing import route
 from turnout.runtime.placement import StagePlacement, measure, prompt_ids
@@ -351,3 +352,20 @@ def test_a_profile_of_any_size_is_read_in_little_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert profile.prompt_runs == 501
     assert peak < 4 << 20
+
+
+def test_a_scratch_folder_is_on_the_disk_of_the_files_it_is_for(
+    tmp_path: Path, nothing_left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large graphs and binaries are then linked into it, and not copied."""
+    bundle = Bundle.open(build_flat(tmp_path / "bundle"))
+    monkeypatch.setattr(places, "same_disk", lambda _, future: future != nothing_left)
+    with scratch(bundle) as folder:
+        assert folder.parent == tmp_path / "the cache"
+    monkeypatch.setattr(places, "same_disk", lambda *_: False)
+    with scratch(bundle) as folder:
+        assert folder.parent == bundle.path
+    hub = Bundle.open(as_hub_cache(bundle.path, tmp_path / "hub"))
+    with scratch(hub) as folder:
+        assert folder.parent == nothing_left
+    assert not folder.exists()

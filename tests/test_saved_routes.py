@@ -23,7 +23,7 @@ from turnout.errors import (
 from turnout.machine import Device, InstalledEp, Inventory
 from turnout.machine.inventory import Platform
 from turnout.machine.plugins import platform_word
-from turnout.routing import Route, apply, resolve, route
+from turnout.routing import Route, apply, resolve, route, routefile
 from turnout.routing.request import RouteRequest, parse_option, parse_stage
 
 INVENTORIES = Path(__file__).parent / "data" / "inventories"
@@ -375,8 +375,10 @@ def test_saving_where_nothing_can_be_written_is_an_error(bundle: Bundle, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_a_route_that_could_not_be_read_back_is_not_saved(bundle: Bundle, file: Path) -> None:
-    large = RouteRequest(session_options=(parse_option("x=" + "y" * (5 << 20)),))
+def test_a_route_that_could_not_be_read_back_is_not_saved(
+    bundle: Bundle, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routefile, "MAX_BYTES", 1000)
     with pytest.raises(UsageError, match="too large"):
-        resolve(bundle.config, INTEL, large).save(file)
+        route(bundle, ep="cpu").save(file)
     assert not file.exists()

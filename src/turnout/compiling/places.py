@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -53,22 +54,26 @@ def scratch(bundle: Bundle) -> Iterator[Path]:
     roots = [root for root in (system, cache_folder()) if same_disk(source, root)]
     if bundle.blobs is None:
         roots.append(source)
-    for root in (*roots, system):
-        with contextlib.suppress(OSError):
-            root.mkdir(parents=True, exist_ok=True)
-            _require_writable(root)
-            folder = tempfile.mkdtemp(dir=root, prefix=STAGING_PREFIX)
-            break
-    else:
-        raise WriteError(
-            "No temporary folder can be made.",
-            found=", ".join(map(str, (*roots, system))),
-            fix=f"set TMPDIR or {CACHE_VARIABLE} to a folder that can be written",
-        )
+    # Named before it is made, so that it goes wherever Ctrl-C comes.
+    name = f"{STAGING_PREFIX}{secrets.token_hex(8)}"
+    folder = None
     try:
-        yield Path(folder).resolve()
+        for root in (*roots, system):
+            folder = root / name
+            with contextlib.suppress(OSError):
+                root.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700)
+                break
+        else:
+            raise WriteError(
+                "No temporary folder can be made.",
+                found=", ".join(map(str, (*roots, system))),
+                fix=f"set TMPDIR or {CACHE_VARIABLE} to a folder that can be written",
+            )
+        yield folder.resolve()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def same_disk(folder: Path, future: Path) -> bool:
