@@ -512,3 +512,16 @@ def test_an_ep_that_computed_nothing_is_a_warning(
     done = turnout("explain", bundles("flat"), "--ep", "openvino", "--measure")
     assert "  placed   cpu: 9 nodes 2.0 ms (3 A, 2 B, 1 C, 1 D, 2 more)\n" in done.out
     assert "warning: decoder: openvino computed nothing, all nodes ran on cpu\n" in done.out
+
+
+def test_ten_gigabytes_of_weights_are_explained_in_under_a_second(
+    turnout: Terminal, bundles: Bundles
+) -> None:
+    """Weights are not read: with `--reproducible` not even where graphs are looked into."""
+    path = bundles("pipeline")
+    (data,) = path.glob("*.data")
+    os.truncate(data, 10 << 30)
+    start = time.process_time()
+    done = turnout("explain", path, "--ep", "cpu", "--reproducible")
+    assert done.code == 0, done.err
+    assert time.process_time() - start < 1
