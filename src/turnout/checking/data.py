@@ -28,7 +28,7 @@ from turnout.checking.file_rules import (
 )
 from turnout.checking.files import problem_with
 from turnout.checking.findings import Finding
-from turnout.checking.locating import bounded, is_pointer, locate, relative_name
+from turnout.checking.locating import is_pointer, locate, option_place, relative_name
 from turnout.checking.subject import Subject
 from turnout.errors import BundleError
 
@@ -40,7 +40,7 @@ _Tensor = tuple[Initializer, ExternalRange]
 def check(subject: Subject) -> Iterator[Finding]:
     """Findings about external data, its ranges, and compiled binaries."""
     if subject.bundle is not None:
-        yield from bounded(_check(subject, subject.bundle))
+        yield from _check(subject, subject.bundle)
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,8 @@ def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
     placed = ranges.Placed()
     for stage, graph, folder in _graphs(subject, bundle):
         if isinstance(folder, BundleError):
-            path = (*stage.path, "session_options", INITIALIZER_FOLDER)
             yield OUTSIDE.at(
-                subject.place(path),
+                option_place(subject, stage, INITIALIZER_FOLDER),
                 folder.problem,
                 found=folder.facts.get("found"),
                 expected=folder.facts.get("expected"),

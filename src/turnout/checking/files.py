@@ -22,7 +22,14 @@ from turnout.checking.file_rules import (
     UNREADABLE,
 )
 from turnout.checking.findings import Finding, Place, Rule
-from turnout.checking.locating import Located, bounded, file_place, locate, relative_name
+from turnout.checking.locating import (
+    Located,
+    file_path,
+    is_refused_by_parser,
+    locate,
+    option_place,
+    relative_name,
+)
 from turnout.checking.subject import Subject
 from turnout.errors import BundleError
 from turnout.files import is_file
@@ -37,7 +44,7 @@ _FETCH = "fetch or build the bundle again"
 def check(subject: Subject) -> Iterator[Finding]:
     """Findings about files that are missing, outside, of the wrong kind, or unused."""
     if subject.bundle is not None:
-        yield from bounded(_check(subject, subject.bundle))
+        yield from _check(subject, subject.bundle)
 
 
 def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
@@ -57,13 +64,16 @@ def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
 
 
 def _graph(subject: Subject, bundle: Bundle, stage: Stage) -> Iterator[Finding]:
-    place = file_place(subject, stage)
+    path = file_path(subject, stage)
+    place = subject.place(path)
     if not stage.filename:
         yield MISSING.at(
             place,
             f"The stage {stage.name!r} names no file.",
             expected="the name of an ONNX file",
         )
+        return
+    if is_refused_by_parser(path, stage.filename):
         return
     located = locate(bundle, stage.filename)
     if located.path is None:
@@ -138,6 +148,8 @@ def _named_later(subject: Subject, bundle: Bundle, section: JsonPath) -> Iterato
         value = subject.config.get((*section, key))
         if not isinstance(value, str) or not value:
             continue
+        if is_refused_by_parser((*section, key), value):
+            continue
         located = locate(bundle, value)
         if located.path is None:
             what = f"The file that {section[-1]}.{key} names, {value[:200]},"
@@ -155,7 +167,7 @@ def _libraries(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
 
 
 def _library(subject: Subject, bundle: Bundle, value: str, stages: list[Stage]) -> Finding:
-    place = _option_place(subject, stages[0])
+    place = option_place(subject, stages[0], _LIBRARY)
     names = ", ".join(stage.name for stage in stages[:8])
     located = locate(bundle, value)
     if located.problem in {"outside", "link"}:
@@ -176,10 +188,3 @@ def _library(subject: Subject, bundle: Bundle, value: str, stages: list[Stage]) 
         expected="no native code, or a library that you trust",
         fix=f"remove {_LIBRARY} unless you know who made the library",
     )
-
-
-def _option_place(subject: Subject, stage: Stage) -> Place:
-    own = (*stage.path, "session_options", _LIBRARY)
-    if subject.config.root.find(own) is not None:
-        return subject.place(own)
-    return subject.place(("model", stage.options_section, "session_options", _LIBRARY))

@@ -5,24 +5,26 @@ from __future__ import annotations
 import itertools
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Literal
 
 from turnout.bundle import Bundle, Stage
-from turnout.checking.findings import Finding, Place
+from turnout.bundle.jsontext import Path as JsonPath
+from turnout.checking.findings import Place
 from turnout.checking.subject import Subject
 from turnout.errors import BundleError
 from turnout.files import contained, is_file
 
 Problem = Literal["outside", "link", "missing", "case", "kind"]
-MOST_OF_A_KIND = 20
 _MOST_NAMES = 10_000
 _SHOWN = 200
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024
+# Where the runtime's parser itself refuses paths that lead out (`ValidateModelPaths` in
+# onnxruntime-genai's config.cpp).
+_CONFINED = frozenset({"decoder", "embedding", "encoder", "joiner", "speech", "vad", "vision"})
+_CONFINED_KEYS = frozenset({"adapter_filename", "config_filename", "filename"})
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,13 @@ def _stays_inside(relative: str) -> bool:
     return bool(relative) and "\0" not in relative and not absolute and ".." not in windows.parts
 
 
+def is_refused_by_parser(path: JsonPath, value: str) -> bool:
+    """Whether the runtime's parser refuses that file name at that place: then it has been said."""
+    if len(path) < 3 or path[1] not in _CONFINED or path[-1] not in _CONFINED_KEYS:
+        return False
+    return value.startswith(("/", "\\")) or ".." in value.replace("\\", "/").split("/")
+
+
 def is_pointer(path: Path) -> bool:
     """Whether a file is what Git LFS leaves where it has not fetched the real one."""
     try:
@@ -80,16 +89,29 @@ def is_pointer(path: Path) -> bool:
         return False
 
 
-def file_place(subject: Subject, stage: Stage) -> Place:
-    """Where the config names the graph of a stage."""
+def file_path(subject: Subject, stage: Stage) -> JsonPath:
+    """The place of the config that names the graph of a stage, or of the stage itself."""
     members = subject.config.get(stage.path)
     keys = ["filename"]
     if isinstance(members, dict):
         keys += [key for key, value in members.items() if value == stage.filename]
     for key in keys:
         if subject.config.root.find((*stage.path, key)) is not None:
-            return subject.place((*stage.path, key))
-    return subject.place(stage.path)
+            return (*stage.path, key)
+    return stage.path
+
+
+def file_place(subject: Subject, stage: Stage) -> Place:
+    """Where the config names the graph of a stage."""
+    return subject.place(file_path(subject, stage))
+
+
+def option_place(subject: Subject, stage: Stage, key: str) -> Place:
+    """Where the config has that session option of a stage: its own, or the one it inherits."""
+    own = (*stage.path, "session_options", key)
+    if subject.config.root.find(own) is not None:
+        return subject.place(own)
+    return subject.place(("model", stage.options_section, "session_options", key))
 
 
 def relative_name(bundle: Bundle, path: Path) -> str:
@@ -99,27 +121,6 @@ def relative_name(bundle: Bundle, path: Path) -> str:
     except ValueError:
         name = str(path)
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def bounded(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """At most `MOST_OF_A_KIND` findings of each code, and one that tells how many more."""
-    seen: Counter[str] = Counter()
-    last: dict[str, Finding] = {}
-    for finding in findings:
-        seen[finding.code] += 1
-        if seen[finding.code] <= MOST_OF_A_KIND:
-            yield finding
-        else:
-            last[finding.code] = finding
-    for final in last.values():
-        more = seen[final.code] - MOST_OF_A_KIND
-        yield replace(
-            final,
-            message=f"There are {more} more findings of this kind, the last one here.",
-            found=None,
-            expected=None,
-            fix=None,
-        )
 
 
 def _real(path: Path) -> str:

@@ -17,7 +17,7 @@ from turnout.bundle.tokenizer import CONFIG, FILES, MAX_BYTES, TEMPLATE, TEMPLAT
 from turnout.checking.file_rules import OUTSIDE
 from turnout.checking.files import problem_with
 from turnout.checking.findings import Finding
-from turnout.checking.locating import Located, bounded, is_pointer, locate
+from turnout.checking.locating import Located, is_pointer, locate
 from turnout.checking.subject import Subject
 from turnout.checking.tokenizer_rules import (
     ADDED,
@@ -57,7 +57,7 @@ _KINDS = frozenset({"", "BPE", "Unigram"})
 def check(subject: Subject) -> Iterator[Finding]:
     """Findings about tokenizer and chat template."""
     if subject.bundle is not None:
-        yield from bounded(_check(subject, subject.bundle))
+        yield from _check(subject, subject.bundle)
 
 
 def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
