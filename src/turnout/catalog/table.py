@@ -42,7 +42,7 @@ EPS: tuple[Ep, ...] = (
         all_options_known=True,
         device_options=("device_id",),
         default_device="gpu",
-        packages=(Package("onnxruntime-genai-cuda", _X86),),
+        packages=(Package("onnxruntime-genai-cuda", (*_X86, "linux-arm64")),),
     ),
     Ep(
         name="TensorrtExecutionProvider",
@@ -53,7 +53,7 @@ EPS: tuple[Ep, ...] = (
         options=known.TENSORRT,
         device_options=("device_id",),
         default_device="gpu",
-        packages=(Package("onnxruntime-gpu", _X86),),
+        packages=(Package("onnxruntime-gpu", (*_X86, "linux-arm64")),),
     ),
     Ep(
         name="NvTensorRTRTXExecutionProvider",
@@ -137,7 +137,7 @@ EPS: tuple[Ep, ...] = (
         packages=(
             Package(
                 "onnxruntime-qnn",
-                (*_X86, "windows-arm64"),
+                (*_X86, "linux-arm64", "windows-arm64"),
                 "onnxruntime_qnn",
                 "onnxruntime_providers_qnn",
                 compile_only=_X86,
