@@ -700,7 +700,8 @@ QNN_HOST = InstalledEp("QNNExecutionProvider", "x", devices=(Device("cpu", compi
         ),
         (without("linux-x86_64", BROKEN), "mend openvino: install libx"),
         (without("windows-arm64"), "pip install onnxruntime-qnn"),
-        (without("linux-arm64"), "no package of an EP for npu is known for linux-arm64"),
+        (without("linux-arm64"), "pip install onnxruntime-qnn"),
+        (without("linux-riscv64"), "no package of an EP for npu is known for linux-riscv64"),
     ],
 )
 def test_the_advice_for_a_device_names_only_what_could_serve_it_there(
