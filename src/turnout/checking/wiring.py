@@ -8,6 +8,7 @@ from turnout.checking import wiring_cache, wiring_flow, wiring_graphs, wiring_ty
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.subject import Subject
 from turnout.checking.wiring_names import limited
+from turnout.checking.wiring_stages import wiring_of
 
 _PARTS = (wiring_flow, wiring_graphs, wiring_cache, wiring_types)
 RULES: tuple[Rule, ...] = tuple(
@@ -17,5 +18,6 @@ RULES: tuple[Rule, ...] = tuple(
 
 def check(subject: Subject) -> Iterator[Finding]:
     """Findings about how stages, their names and their graphs fit together."""
+    wiring = wiring_of(subject)
     for part in _PARTS:
-        yield from limited(subject, part.check(subject))
+        yield from limited(subject, part.check(subject, wiring))

@@ -26,7 +26,6 @@ from turnout.checking.wiring_stages import (
     decoder_inputs,
     flat_of,
     required_inputs,
-    wiring_of,
 )
 
 NOT_WRITTEN = Rule(
@@ -65,12 +64,11 @@ _SIDES = (
 )
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
     """Findings about the key-value cache of a decoder that reads tokens."""
     kind = subject.config.model_type
     cache = cache_names(subject.config)
     yield from _patterns(subject, cache)
-    wiring = wiring_of(subject)
     if wiring is not None and kind == PIPELINE:
         yield from _unmatched(subject, cache, _needs(wiring))
         yield from _unwritten(subject, wiring, cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from turnout.bundle.jsontext import Path
 from turnout.bundle.modeltypes import PIPELINE
@@ -10,17 +11,19 @@ from turnout.checking.findings import Finding, Place, Rule
 from turnout.checking.subject import Subject
 from turnout.checking.wiring_names import (
     DECODER,
+    MAX_PATTERNS,
     Pattern,
     elsewhere,
     listed,
     looks_cached,
+    matches,
     number,
     role,
     roles,
     slides_inputs,
     unfed_lengths,
 )
-from turnout.checking.wiring_stages import PHASES, RUN_KEYS, WHEN, Phase, Wire, Wiring, wiring_of
+from turnout.checking.wiring_stages import PHASES, RUN_KEYS, WHEN, Phase, Wire, Wiring
 
 NOTHING_ASKED = Rule(
     "T200",
@@ -175,9 +178,8 @@ _TAKERS: tuple[Path, ...] = (
 )
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
     """Findings about the flow in a pipeline; none for a flat bundle."""
-    wiring = wiring_of(subject)
     if wiring is None:
         return
     # Other types put images and sound between the stages; what they need is not all known.
@@ -257,13 +259,13 @@ def _unused(subject: Subject, wiring: Wiring) -> Iterator[Finding]:
     taken = {name for wire in wiring.wires for name in wire.stage.inputs} | wiring.kept
     taken |= set(roles(subject.config, "outputs").values())
     taken |= {str(subject.config.get(path)) for path in _TAKERS}
-    patterns = [Pattern(text) for text in taken if "%d" in text]
+    patterns = [Pattern(text) for text in taken if "%d" in text][:MAX_PATTERNS]
     for wire in wiring.wires:
         for name in dict.fromkeys(wire.stage.outputs):
             known_as = wire.forwarded.get(name, name)
             # Caches under a wrong name are said by the checks of caches.
             used = looks_cached(name) or {name, known_as} & taken
-            if not used and all(pattern.layer(name) is None for pattern in patterns):
+            if not used and not matches(name, patterns):
                 yield UNUSED_OUTPUT.at(
                     _place_of(subject, wire, "outputs", name),
                     f"Nobody takes the output {known_as!r} of the stage {wire.name!r}.",
@@ -369,9 +371,11 @@ def _stage(subject: Subject, wiring: Wiring, wire: Wire) -> Iterator[Finding]:
             )
 
 
-def _place_of(subject: Subject, wire: Wire, key: str, name: str) -> Place:
+def _place_of(subject: Subject, wire: Wire, key: Literal["inputs", "outputs"], name: str) -> Place:
     """Where a stage lists that name."""
     path = (*wire.stage.path, key)
-    names = subject.config.get(path)
-    found = isinstance(names, list) and name in names
-    return subject.place((*path, names.index(name)) if found else path)
+    node = subject.config.root.find(path)
+    index = wire.positions[key].get(name)
+    return subject.place(
+        path if index is None or node is None or not node.items else (*path, index)
+    )

@@ -27,7 +27,6 @@ from turnout.checking.wiring_stages import (
     flat_of,
     pipeline_of,
     required_inputs,
-    wiring_of,
 )
 
 NO_SUCH_OUTPUT = Rule(
@@ -89,12 +88,12 @@ MISMATCH = Rule(
 RULES = (NO_SUCH_OUTPUT, NO_SUCH_INPUT, IGNORED_INPUT, NOT_LISTED, MISMATCH)
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
     """Findings about names and types of the decoder's graphs; none for a lone config."""
     if not subject.graphs:
         return
     kind = subject.config.model_type
-    flat, wiring = flat_of(subject), wiring_of(subject)
+    flat = flat_of(subject)
     if kind == PIPELINE and wiring is not None:
         fed = set(wiring.given)
         for wire in wiring.wires:

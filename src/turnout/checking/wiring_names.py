@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from turnout.bundle import GenaiConfig
@@ -21,7 +22,7 @@ from turnout.checking.subject import Subject
 # Findings of one rule; a model has hundreds of tensors, and one cause marks them all.
 MAX_FINDINGS = 20
 MAX_SEEN = 200
-_MAX_PATTERNS = 64
+MAX_PATTERNS = 24
 DECODER: Path = ("model", "decoder")
 WINDOW: Path = (*DECODER, "sliding_window")
 
@@ -59,6 +60,10 @@ class Pattern:
 
     text: str
 
+    @cached_property
+    def _parts(self) -> tuple[str, str, str]:
+        return self.text.partition("%d")
+
     @property
     def numbered(self) -> bool:
         """Whether there is a place for the number."""
@@ -70,7 +75,7 @@ class Pattern:
 
     def layer(self, name: str) -> int | None:
         """The layer whose tensor has that name, None for another name."""
-        before, mark, behind = self.text.partition("%d")
+        before, mark, behind = self._parts
         if not mark or not name.startswith(before) or not name.endswith(behind):
             return None
         number = name[len(before) : len(name) - len(behind)]
@@ -150,8 +155,12 @@ def given_inputs(config: GenaiConfig, names: Iterable[str]) -> set[str]:
     given |= {cache.past[part].name(n) for n in cache.layers(names) for part in (0, 1)} & names
     others = [Pattern(text) for text in (*named.values(), *_state_patterns(cache)) if "%d" in text]
     others = [pattern for pattern in others if pattern not in cache.past]
-    others = others[:_MAX_PATTERNS]
-    return given | {name for name in names if any(p.layer(name) is not None for p in others)}
+    return given | {name for name in names if matches(name, others[:MAX_PATTERNS])}
+
+
+def matches(name: str, patterns: Iterable[Pattern]) -> bool:
+    """Whether it is the tensor of some layer by one of the patterns."""
+    return any(pattern.layer(name) is not None for pattern in patterns)
 
 
 def elsewhere(config: GenaiConfig, names: Iterable[str]) -> set[str]:

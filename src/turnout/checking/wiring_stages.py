@@ -52,6 +52,15 @@ class Wire:
         required = set(required_inputs(self.graph))
         return tuple(name for name in dict.fromkeys(self.stage.inputs) if name in required)
 
+    @cached_property
+    def positions(self) -> Mapping[str, Mapping[str, int]]:
+        """Where each name first stands among its `inputs` and `outputs`."""
+        sides = {"inputs": self.stage.inputs, "outputs": self.stage.outputs}
+        return {
+            side: {name: len(names) - 1 - i for i, name in enumerate(reversed(names))}
+            for side, names in sides.items()
+        }
+
     def runs(self, phase: Phase) -> bool:
         """Whether it runs then."""
         return self.stage.run_on_prompt if phase == "prompt" else self.stage.run_on_token_gen

@@ -13,7 +13,7 @@ from turnout.bundle.modeltypes import (
 )
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.subject import Subject
-from turnout.checking.wiring_stages import pipeline_of
+from turnout.checking.wiring_stages import Wiring
 
 UNKNOWN_TYPE = Rule(
     "T218",
@@ -41,13 +41,13 @@ RULES = (UNKNOWN_TYPE, MISFIT)
 _SPEAKING = frozenset({"gemma4", "gemma4_unified", "phi4mm"})
 
 
-def check(subject: Subject) -> Iterator[Finding]:
+def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
     """The finding about the model type, if there is one."""
     config = subject.config
     if config.get(("model", "draft")) is not None:
         return  # a pair of models, which the runtime loads in another way
     kind, place = config.model_type, subject.place(("model", "type"))
-    pipeline = bool(pipeline_of(subject))
+    pipeline = wiring is not None
     if kind not in KNOWN_TYPES:
         yield UNKNOWN_TYPE.at(
             place,
