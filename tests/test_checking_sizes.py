@@ -23,7 +23,7 @@ import pytest
 from bundle_fixtures import build_flat, build_pipeline, read_config, write_config
 from turnout import build
 from turnout.bundle import Bundle, GenaiConfig
-from turnout.checking import Finding, Subject, sizes, wiring
+from turnout.checking import Finding, Rule, Subject, sizes, wiring
 from turnout.errors import ConfigError
 
 CORPUS = Path(
@@ -599,3 +599,17 @@ def test_every_rule_explains_itself() -> None:
     assert len(set(codes)) == len(codes)
     assert all("T220" <= code <= "T249" for code in codes)
     assert all(rule.why and rule.bad and rule.good for rule in sizes.RULES)
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in sizes.RULES if rule.bad.endswith("}")], ids=lambda rule: rule.code
+)
+def test_the_examples_of_a_rule_are_true(rule: Rule) -> None:
+    """Of those that need no files: the bad one is found, the good one is not."""
+    for example, expected in ((rule.bad, True), (rule.good, False)):
+        if example.endswith("}"):
+            config = json.loads(example)
+            found = config.setdefault("model", {})
+            staged = {"pipeline", "sliding_window"} & set(found.setdefault("decoder", {}))
+            found.setdefault("type", "decoder-pipeline" if staged else "llama")
+            assert (rule.code in {finding.code for finding in alone(config)}) == expected

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from turnout.checking import sizes_cache, sizes_search, sizes_tokens, sizes_window
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.subject import Subject
-from turnout.checking.wiring_names import limited
+from turnout.checking.wiring_names import MAX_FINDINGS
 
 _PARTS = (sizes_cache, sizes_tokens, sizes_search, sizes_window)
 RULES: tuple[Rule, ...] = tuple(
@@ -18,4 +19,4 @@ RULES: tuple[Rule, ...] = tuple(
 def check(subject: Subject) -> Iterator[Finding]:
     """Findings about numbers of the config against its graphs and against each other."""
     for part in _PARTS:
-        yield from limited(subject, part.check(subject))
+        yield from islice(part.check(subject), MAX_FINDINGS)

@@ -74,8 +74,11 @@ ALIGNMENT = Rule(
     why="Graphs that are told `past_sequence_length` want the padding behind the prompt:"
     ' `"alignment": "left"`. By default, and with any other word, it goes in front; nothing fails,'
     " and the answer is nonsense.",
-    bad='{"model": {"decoder": {"sliding_window": {"window_size": 64}}}}',
-    good='{"model": {"decoder": {"sliding_window": {"window_size": 64, "alignment": "left"}}}}',
+    bad='{"model": {"decoder": {"sliding_window": {"window_size": 64}, "pipeline": [{"context":'
+    ' {"inputs": ["hidden", "past_sequence_length", "total_sequence_length"]}}]}}}',
+    good='{"model": {"decoder": {"sliding_window": {"window_size": 64, "alignment": "left"},'
+    ' "pipeline": [{"context": {"inputs": ["hidden", "past_sequence_length",'
+    ' "total_sequence_length"]}}]}}}',
 )
 CACHE_LENGTH = Rule(
     "T240",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from turnout.checking import wiring_cache, wiring_flow, wiring_graphs, wiring_types
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.subject import Subject
-from turnout.checking.wiring_names import limited
+from turnout.checking.wiring_names import MAX_FINDINGS
 from turnout.checking.wiring_stages import wiring_of
 
 _PARTS = (wiring_flow, wiring_graphs, wiring_cache, wiring_types)
@@ -20,4 +21,4 @@ def check(subject: Subject) -> Iterator[Finding]:
     """Findings about how stages, their names and their graphs fit together."""
     wiring = wiring_of(subject)
     for part in _PARTS:
-        yield from limited(subject, part.check(subject, wiring))
+        yield from islice(part.check(subject, wiring), MAX_FINDINGS)

@@ -13,7 +13,6 @@ from turnout.checking.wiring_names import (
     DECODER,
     MAX_PATTERNS,
     Pattern,
-    elsewhere,
     listed,
     looks_cached,
     matches,
@@ -117,7 +116,8 @@ HEAD_SKIPPED = Rule(
     " a prompt but the last. Where they also fill the cache or feed other stages, prompts of more"
     " than one window fail or are answered with nonsense.",
     bad='{"model": {"decoder": {"sliding_window": {"window_size": 64}, "pipeline": [{"context":'
-    ' {"outputs": ["hidden", "present.0.key"], "is_lm_head": true}}]}}}',
+    ' {"inputs": ["past_key_values.0.key"], "outputs": ["logits", "present.0.key"],'
+    ' "is_lm_head": true}}]}}}',
     good='{"model": {"decoder": {"sliding_window": {"window_size": 64}, "pipeline": [{"lm_head":'
     ' {"outputs": ["logits"], "is_lm_head": true}}]}}}',
 )
@@ -198,8 +198,10 @@ def _inputs(subject: Subject, wiring: Wiring) -> Iterator[Finding]:
         for wire, name in wiring.missing(phase):
             missing.setdefault((wire.index, name), []).append(phase)
     names = {name for _, name in missing}
-    # Caches of another name are said once for all layers, by the checks of caches.
-    ignored = elsewhere(subject.config, names) | {name for name in names if looks_cached(name)}
+    # Caches of another name are said once for all layers, by the checks of caches; state groups
+    # have bindings that are not read here.
+    groups = bool(subject.config.get((*DECODER, "state_groups")))
+    ignored = {name for name in names if groups or looks_cached(name)}
     odd_lengths = unfed_lengths(subject.config, names)
     for (index, name), phases in missing.items():
         wire = wiring.wires[index]

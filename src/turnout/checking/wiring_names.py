@@ -16,12 +16,9 @@ from typing import Any
 
 from turnout.bundle import GenaiConfig
 from turnout.bundle.jsontext import Path
-from turnout.checking.findings import Finding
-from turnout.checking.subject import Subject
 
-# Findings of one rule; a model has hundreds of tensors, and one cause marks them all.
-MAX_FINDINGS = 20
-MAX_SEEN = 200
+# Findings of one kind of check. Who reports shows fewer; this bounds what a config can cost.
+MAX_FINDINGS = 500
 MAX_PATTERNS = 24
 DECODER: Path = ("model", "decoder")
 WINDOW: Path = (*DECODER, "sliding_window")
@@ -198,34 +195,6 @@ def number(config: GenaiConfig, *path: str | int) -> int | None:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def limited(subject: Subject, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The findings, of each rule only the first; then one that says that there are more.
-
-    After `MAX_SEEN` of them it does not look at any more.
-    """
-    seen: dict[str, int] = {}
-    last: dict[str, Finding] = {}
-    for finding in itertools.islice(findings, MAX_SEEN):
-        seen[finding.code] = seen.get(finding.code, 0) + 1
-        if seen[finding.code] <= MAX_FINDINGS:
-            yield finding
-        last[finding.code] = finding
-    place = subject.place(("model",))
-    for code, count in seen.items():
-        if count > MAX_FINDINGS:
-            one = last[code]
-            atleast = "at least " if sum(seen.values()) == MAX_SEEN else ""
-            yield Finding(
-                code=code,
-                severity=one.severity,
-                kind=one.kind,
-                path=place.path,
-                message=f"There are {atleast}{count - MAX_FINDINGS} more findings of {code}.",
-                line=place.line,
-                column=place.column,
-            )
 
 
 def listed(names: Iterable[str], most: int = 6) -> str:
