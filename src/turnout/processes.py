@@ -96,12 +96,13 @@ class _Child:
         while not self._late:
             # Short waits, because a long one does not hear Ctrl-C on Windows.
             with contextlib.suppress(queue.Empty):
-                line = self._answers.get(timeout=_POLL_S)
+                left = max(deadline - time.monotonic(), 0)
+                line = self._answers.get(timeout=min(left, _POLL_S))
                 answer: dict[str, Any] | None = None
                 if line.endswith(b"\n"):
                     answer = json.loads(line)
                 return answer
-            self._late = time.monotonic() > deadline
+            self._late = time.monotonic() >= deadline
         return None
 
     def without_answer(self, timeout: float) -> ProcessError:
