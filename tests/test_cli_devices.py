@@ -41,7 +41,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_devices_shows_what_is_here_and_what_is_missing_by_one_look() -> None:
-    """W#2006: list the devices. The CPU EP is on every machine."""
+    """G#2006: list the devices. The CPU EP is on every machine."""
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, "devices"], capture_output=True, text=True, check=False
     )
