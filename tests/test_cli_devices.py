@@ -92,7 +92,7 @@ def test_a_malformed_environment_variable_is_wrong_usage(
 @pytest.mark.parametrize(
     ("machine", "expected"),
     [
-        ("snapdragon-laptop", ["qnn     cpu (compile only)", "qnn     npu", "webgpu  gpu"]),
+        ("snapdragon-laptop", ["qnn     cpu (compile only)", "qnn     npu", "dml     gpu"]),
         ("intel-laptop", ["openvino  npu", "openvino  gpu", "openvino  cpu"]),
         ("nvidia-workstation", ["cuda           gpu", "nvtensorrtrtx  gpu"]),
     ],

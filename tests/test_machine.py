@@ -466,7 +466,7 @@ CPU_EP = one("CPUExecutionProvider", Device(kind="cpu"))
         ("intel-laptop", "gpu", "openvino"),
         ("intel-laptop", "cpu", "cpu"),
         ("snapdragon-laptop", "npu", "qnn"),
-        ("snapdragon-laptop", "gpu", "webgpu"),
+        ("snapdragon-laptop", "gpu", "dml"),
         ("snapdragon-laptop", "cpu", "cpu"),
         ("nvidia-workstation", "gpu", "cuda"),
         ("nvidia-workstation", "npu", None),
