@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import random
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import pytest
 import bundle_fixtures
 import fuzzing
 
+resource = pytest.importorskip("resource")
 CORPUS = Path(os.environ.get("TURNOUT_CORPUS", Path(__file__).parents[2] / "shared" / "corpus"))
 GIGABYTE = 1 << 30
 # Far more than any takes; a machine that runs other tests beside these is slow.
@@ -45,22 +45,22 @@ def every(count: int, seed: int) -> random.Random:
 def test_mutated_configs_are_routed_or_refused() -> None:
     texts, machines = fuzzing.seeds(CORPUS / "genai_configs"), fuzzing.machines()
     found: Counter[str] = Counter()
-    for count in range(1500):
+    for count in range(700):
         rng = every(count, 1)
         data = fuzzing.mutate_config(rng, texts[count % len(texts)])
         found[fuzzing.read_config(data, rng.choice(machines), rng.choice(fuzzing.REQUESTS))] += 1
-    assert found["routed"] > 100
-    assert found["ConfigError"] > 200
-    assert found["UsageError"] + found["EpUnavailableError"] > 50
+    assert found["routed"] > 80
+    assert found["ConfigError"] > 150
+    assert found["UsageError"] + found["EpUnavailableError"] > 30
 
 
 def test_mutated_configs_are_checked(tmp_path: Path) -> None:
     texts = fuzzing.seeds(CORPUS / "genai_configs")
     found: Counter[str] = Counter()
-    for count in range(800):
+    for count in range(400):
         data = fuzzing.mutate_config(every(count, 2), texts[count % len(texts)])
         found[fuzzing.check_config(data, tmp_path)] += 1
-    assert found["error"] > 200
+    assert found["error"] > 150
 
 
 def test_bundles_with_mutated_configs_and_graphs_are_checked(tmp_path: Path) -> None:
@@ -69,19 +69,19 @@ def test_bundles_with_mutated_configs_and_graphs_are_checked(tmp_path: Path) -> 
     text, data = config.read_text("utf-8"), graph.read_bytes()
     machines = fuzzing.machines()
     found: Counter[str] = Counter()
-    for count in range(150):
+    for count in range(90):
         rng = every(count, 3)
         config.write_bytes(fuzzing.mutate_config(rng, text) if count % 3 else text.encode())
         graph.write_bytes(fuzzing.mutate_header(rng, data) if count % 3 != 1 else data)
         found[fuzzing.check_bundle(bundle, rng.choice(machines))] += 1
-    assert found["error"] > 50
+    assert found["error"] > 30
 
 
 def test_mutated_headers_are_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     graphs = fuzzing.small_graphs()
     found: Counter[str] = Counter()
-    for count in range(2000):
+    for count in range(1200):
         path.write_bytes(fuzzing.mutate_header(every(count, 4), graphs[count % len(graphs)]))
         found[fuzzing.read_header(path)] += 1
     assert set(found) == {"read", "GraphError"}
@@ -95,9 +95,8 @@ def timed(read: Callable[[], str]) -> str:
     return answer
 
 
-# At a quarter of their size they cost a sixteenth where the cost is quadratic, so that the whole
-# ones are tried as well, with more patience.
-PARTS = [4, pytest.param(1, marks=pytest.mark.slow)]
+# Small ones show what takes hours, and the whole ones what is quadratic.
+PARTS = [16, pytest.param(1, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("part", PARTS)
