@@ -18,9 +18,11 @@ from bundle_fixtures import (
     read_config,
     write_config,
 )
+from turnout.bundle import Bundle
 from turnout.checking import check, check_config
 from turnout.checking.report import MOST_OF_A_CODE
 from turnout.cli.main import main
+from turnout.routing import route
 
 INVENTORIES = Path(__file__).parent / "data" / "inventories"
 FIELDS = {
@@ -188,6 +190,19 @@ def test_a_route_is_checked_as_it_would_take_effect(pipeline: Path, turnout: Any
     intel = INVENTORIES / "intel-laptop.json"
     done = turnout(pipeline, "--ep", "cpu", "--json", "--inventory", intel)
     assert (done.returncode, done.codes) == (0, [])
+
+
+def test_a_saved_route_is_checked_as_it_would_take_effect(
+    pipeline: Path, turnout: Any, tmp_path: Path
+) -> None:
+    saved = tmp_path / "route.json"
+    with_qnn(pipeline)
+    bundle = Bundle.open(pipeline)
+    route(bundle, ep="cpu").save(saved)
+    intel = INVENTORIES / "intel-laptop.json"
+    done = turnout(pipeline, "--route", saved, "--json", "--inventory", intel)
+    assert (done.returncode, done.codes) == (0, [])
+    assert turnout(pipeline, "--route", saved, "--ep", "cpu").returncode == 2
 
 
 def test_a_route_of_a_lone_config_is_wrong_usage(pipeline: Path, turnout: Any) -> None:

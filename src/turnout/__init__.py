@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from turnout.building import build
     from turnout.bundle import Bundle, GenaiConfig
+    from turnout.checking import check
     from turnout.errors import TurnoutError
     from turnout.machine import Inventory
     from turnout.routing import Route, RouteRequest, route
@@ -30,6 +31,7 @@ __all__ = [
     "TurnoutError",
     "__version__",
     "build",
+    "check",
     "route",
 ]
 
@@ -42,6 +44,7 @@ _HOMES = {
     "Session": "turnout.runtime",
     "TurnoutError": "turnout.errors",
     "build": "turnout.building",
+    "check": "turnout.checking",
     "route": "turnout.routing",
 }
 

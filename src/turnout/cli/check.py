@@ -51,6 +51,7 @@ def check(
     session_option: routes.SessionOptionOption = None,
     inventory: InventoryOption = None,
     reproducible: routes.ReproducibleOption = False,
+    route: routes.RouteOption = None,
     strict: StrictOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -73,7 +74,8 @@ def check(
         session_option=session_option,
         reproducible=reproducible,
     )
-    report = _checked(bundle, request, routes.inventory_from(inventory))
+    routes.exclusive(route, request)
+    report = _checked(bundle, request, route, routes.inventory_from(inventory))
     if as_json:
         print_json(report.to_json())
     else:
@@ -85,18 +87,20 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _checked(path: Path, request: RouteRequest, inventory: Inventory | None) -> Report:
+def _checked(
+    path: Path, request: RouteRequest, saved: Path | None, inventory: Inventory | None
+) -> Report:
     from turnout.checking import check as check_bundle
     from turnout.checking import check_config
     from turnout.errors import ConfigError, UsageError
     from turnout.routing import RouteRequest
 
-    asks = request != RouteRequest()
+    asks = request != RouteRequest() or saved is not None
     if path.is_file() and path.suffix == ".json":
         if asks:
             raise UsageError(
                 "A route needs a bundle, and this is a configuration alone.",
-                found=f"{path} with {request}",
+                found=f"{path} with {request if saved is None else f'--route {saved}'}",
                 expected="the directory of a bundle",
             )
         return check_config(path, inventory=inventory)
@@ -106,14 +110,20 @@ def _checked(path: Path, request: RouteRequest, inventory: Inventory | None) -> 
         opened = Bundle.open(path)
     except ConfigError:
         return check_bundle(path, inventory=inventory)
-    effective = _effective(opened, request, inventory) if asks else opened.config
+    effective = opened.config
+    if asks:
+        effective = _effective(opened, request, saved, inventory)
     machine = inventory or _machine_for(effective)
     return check_bundle(opened, config=effective, inventory=machine)
 
 
-def _effective(bundle: Bundle, request: RouteRequest, inventory: Inventory | None) -> GenaiConfig:
-    from turnout.routing import apply, route
+def _effective(
+    bundle: Bundle, request: RouteRequest, saved: Path | None, inventory: Inventory | None
+) -> GenaiConfig:
+    from turnout.routing import Route, apply, route
 
+    if saved is not None:
+        return apply(bundle.config, Route.load(saved, bundle, inventory))
     return apply(bundle.config, route(bundle, request, inventory=inventory))
 
 
