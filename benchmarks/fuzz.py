@@ -2,11 +2,12 @@
 
     python benchmarks/fuzz.py [--configs 100000] [--headers 10000] [--bundles 2000] [--seed 0]
 
-Every config is read, routed for one machine by one request, and checked alone; every ONNX file is
-read; every bundle, of which config or graphs are mutated, is checked for one machine. What is
-printed is how often each answer was given, the slowest case, and the most memory that the process
-took. A case that raises anything but a `TurnoutError`, or takes longer than half a minute, is
-written to a file and reported; the exit code is then 1. Real configs come from `$TURNOUT_CORPUS`.
+Every config is read, routed for one machine by one request, and checked alone; on whether it can
+be taken at all, the check and onnxruntime-genai's parser must agree. Every ONNX file is read;
+every bundle, of which one file is mutated, is checked for one machine. What is printed is how
+often each answer was given, the slowest case, and the most memory that the process took. A case
+that raises anything but a `TurnoutError`, or takes longer than half a minute, is written to a
+file and reported; the exit code is then 1. Real configs come from `$TURNOUT_CORPUS`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Run:
 
 def main() -> None:
     options = parse()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     signal.signal(signal.SIGALRM, hang)
     runs = []
     with tempfile.TemporaryDirectory() as name:
@@ -115,6 +117,7 @@ def peak_bytes() -> int:
 def configs(folder: Path, options: argparse.Namespace) -> Iterator[Run]:
     texts, machines = fuzzing.seeds(CORPUS / "genai_configs"), fuzzing.machines()
     routed, checked = Run("configs, read and routed"), Run("configs, checked")
+    agreed = Run("configs, against the runtime's parser")
     for count in range(options.configs):
         rng = random.Random(f"config {options.seed} {count}")
         data = fuzzing.mutate_config(rng, texts[count % len(texts)])
@@ -126,8 +129,8 @@ def configs(folder: Path, options: argparse.Namespace) -> Iterator[Run]:
         label = f"config {options.seed} {count}"
         routed.case(label, data, route)
         checked.case(label, data, lambda: fuzzing.check_config(data, folder))  # noqa: B023
-    yield routed
-    yield checked
+        agreed.case(label, data, lambda: fuzzing.agrees(data, folder))  # noqa: B023
+    yield from (routed, checked, agreed)
 
 
 def headers(folder: Path, options: argparse.Namespace) -> Iterator[Run]:

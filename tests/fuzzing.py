@@ -224,6 +224,25 @@ def check_config(data: bytes, folder: Path) -> str:
     return _worst(lambda: checking.check_config(path))
 
 
+def agrees(data: bytes, folder: Path) -> str:
+    """Whether the runtime's parser takes a config, which its check must say, too."""
+    import onnxruntime_genai as og
+
+    path = folder / "genai_config.json"
+    path.write_bytes(data)
+    try:
+        accepted = checking.check_config(path).accepted
+    except TurnoutError:  # it is no text, or too large
+        accepted = False
+    try:
+        og.Config(str(folder))
+    except Exception as error:  # the binding's own exceptions
+        assert not accepted, f"the runtime refuses it: {error}"
+        return "both refuse it"
+    assert accepted, "the runtime takes it"
+    return "both take it"
+
+
 def check_bundle(folder: Path, inventory: Inventory | None = None) -> str:
     """`turnout check` of a bundle, as `check_config` says it."""
     return _worst(lambda: checking.check(folder, inventory=inventory))

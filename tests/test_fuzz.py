@@ -63,6 +63,15 @@ def test_mutated_configs_are_checked(tmp_path: Path) -> None:
     assert found["error"] > 150
 
 
+def test_the_runtimes_parser_takes_and_refuses_the_same_mutated_configs(tmp_path: Path) -> None:
+    texts = fuzzing.seeds(CORPUS / "genai_configs")
+    found: Counter[str] = Counter()
+    for count in range(400):
+        data = fuzzing.mutate_config(every(count, 5), texts[count % len(texts)])
+        found[fuzzing.agrees(data, tmp_path)] += 1
+    assert min(found["both take it"], found["both refuse it"]) > 20
+
+
 def test_bundles_with_mutated_configs_and_graphs_are_checked(tmp_path: Path) -> None:
     bundle = bundle_fixtures.build_pipeline(tmp_path / "b", two_sessions=True)
     config, graph = bundle / "genai_config.json", bundle / "context.onnx"
