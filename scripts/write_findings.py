@@ -8,4 +8,3 @@ from turnout.files import write_atomic
 if __name__ == "__main__":
     page = Path(__file__).parents[1] / "docs" / "findings.md"
     write_atomic(page, render().encode("utf-8"))
-    print(f"wrote {page.name}")
