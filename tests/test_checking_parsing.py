@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fuzzing
 from config_generator import random_config
-from runtime_parser import RuntimeParser, disagreement, errors_of
+from runtime_parser import RuntimeParser, disagreement
 from turnout.bundle.jsontext import Node
 from turnout.checking import dialect
 from turnout.checking.findings import Finding
@@ -164,36 +164,41 @@ def test_documents_are_judged_as_a_whole_as_the_runtime_does(
     assert disagreement(parser, config(model)) is None
 
 
+MANY = pytest.param(10_000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("count", [700, MANY])
 def test_generated_configs_are_taken_and_refused_as_the_runtime_does(
-    parser: RuntimeParser,
+    count: int, parser: RuntimeParser
 ) -> None:
     """Values of every kind and at every bound, along the table of keys."""
     taken = 0
-    for seed in range(3000):
+    for seed in range(count):
         text = random_config(random.Random(seed))
         assert disagreement(parser, text) is None
         taken += parser.refusal(text) is None
     # Neither always yes nor always no.
-    assert 500 < taken < 2500
+    assert count / 6 < taken < count * 5 / 6
 
 
+@pytest.mark.parametrize("count", [300, MANY])
 @pytest.mark.parametrize("source", ["own", pytest.param("corpus", marks=needs_corpus)])
 def test_mutated_configs_are_taken_and_refused_as_the_runtime_does(
-    source: str, parser: RuntimeParser
+    source: str, count: int, parser: RuntimeParser
 ) -> None:
     texts = OWN if source == "own" else [path.read_text("utf-8", "replace") for path in CONFIGS]
     sound = [text for text in texts if parser.refusal(text) is None]
     assert len(sound) >= len(OWN)
     taken = 0
-    for seed in range(1500):
+    for seed in range(count):
         rng = random.Random(seed)
         data = fuzzing.mutate_config(rng, rng.choice(sound))
         assert disagreement(parser, data) is None
         taken += parser.refusal(data) is None
-    assert 100 < taken < 1400
+    assert count / 15 < taken < count * 14 / 15
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.text(alphabet=st.sampled_from('{}[]":,tfn0123456789.-+eE \\/ua\n\0é'), max_size=40))
 def test_texts_of_a_few_characters_never_divide_check_and_runtime(
     parser: RuntimeParser, text: str
@@ -305,7 +310,8 @@ def test_a_setting_at_the_top_level_is_said_to_be_ignored() -> None:
     assert (finding.code, finding.severity) == ("T112", "info")
 
 
-def test_a_config_of_a_million_mistakes_is_judged_without_holding_them() -> None:
-    text = config(", ".join(f'"k{i}": 1' for i in range(50_000)))
+def test_a_config_of_many_mistakes_costs_no_more_than_its_size() -> None:
+    text = config(", ".join(f'"vocab_sz{i}": 1' for i in range(50_000)))
     assert sum(1 for _ in check_bytes(text.encode(), "c")) == 50_000
-    assert errors_of(text)[0].path == "model.k0"
+    first, *_ = check_bytes(text.encode(), "c")
+    assert first.fix == "write vocab_size, if that is meant"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cached_property
 
@@ -37,6 +37,8 @@ __all__ = ["RULES", "check_bytes"]
 
 _INT_BITS = {"int": 32, "int64": 64}
 _SHOWN = 60
+_LONGEST_PATH = 300
+_MOST_HINTS = 100
 _DRAFT = ("model", "draft")
 _ARTICLES = {"object": "an object", "array": "a list", "null": "null"}
 
@@ -55,16 +57,18 @@ class Source:
         """A JSON path, or a name, with the line and column of `offset`."""
         line = bisect_left(self._breaks, offset)
         before = self._breaks[line - 1] if line else -1
-        path = shown if isinstance(shown, str) else show_path(shown)
+        path = shown if isinstance(shown, str) else self.named(shown)
         return Place(path, line + 1, offset - before)
+
+    def named(self, path: Path) -> str:
+        """A JSON path for a person."""
+        return _cut(show_path(path), _LONGEST_PATH)
 
     def shown(self, node: Node) -> str:
         """A value for a person, cut to a readable length."""
         if node.kind in _ARTICLES:
             return _ARTICLES[node.kind]
-        literal = self.text[node.start : node.end]
-        cut = literal if len(literal) <= _SHOWN else literal[:_SHOWN] + "..."
-        return f"the {node.kind} {cut}"
+        return f"the {node.kind} {_cut(self.text[node.start : node.end], _SHOWN)}"
 
 
 def check_bytes(data: bytes, name: str, genai: str = "") -> Iterator[Finding]:
@@ -146,6 +150,7 @@ class _Walk:
 
     def __init__(self, source: Source, genai: str) -> None:
         self.source, self.genai = source, genai
+        self.hints = _MOST_HINTS
         # The file names that take effect: of the same stage, named twice, the last.
         self.paths: dict[Path, tuple[Path, Node]] = {}
 
@@ -187,7 +192,7 @@ class _Walk:
         if key.removed and kind is not None:
             yield REMOVED.at(
                 self.source.place(path, node.start),
-                f"{show_path(path)} is no longer read.",
+                f"{self.source.named(path)} is no longer read.",
                 found=self.source.shown(node),
                 fix=key.removed,
             )
@@ -205,10 +210,10 @@ class _Walk:
             if problem is not None:
                 yield VALUE.at(
                     self.source.place(path, node.start),
-                    f"{show_path(path)} has a value that is not allowed.",
+                    f"{self.source.named(path)} has a value that is not allowed.",
                     found=self.source.shown(node),
                     expected=problem,
-                    fix=_nearest_word(node, key),
+                    fix=self._word(node, key),
                 )
 
     def _map(self, node: Node, inner: str, path: Path) -> Iterator[Finding]:
@@ -221,11 +226,15 @@ class _Walk:
             seen.add(member.key)
             yield from self.value(member.value, Key((kind,)), where)
 
+    def _word(self, node: Node, key: Key) -> str | None:
+        near = self._near(str(node.scalar), key.words)
+        return f"write {near[0]}" if near else None
+
     def _duplicate(self, member: Member, path: Path) -> Finding:
         merged = member.value.kind == "object"
         return DUPLICATE.at(
             self.source.place(path, member.start),
-            f"{show_path(path)} is there more than once.",
+            f"{self.source.named(path)} is there more than once.",
             found="the same key again",
             expected="each key once",
             fix="keep one: the runtime "
@@ -233,18 +242,17 @@ class _Walk:
         )
 
     def _ignored(self, member: Member, path: Path) -> Finding:
-        near = get_close_matches(member.key, [*keys.sections()[keys.ROOT]], n=1, cutoff=0.7)
+        near = self._near(member.key, keys.sections()[keys.ROOT])
         return IGNORED.at(
             self.source.place(path, member.start),
-            f"{show_path(path)} is ignored.",
+            f"{self.source.named(path)} is ignored.",
             found=self.source.shown(member.value),
             expected=f"one of {', '.join(keys.sections()[keys.ROOT])}, each an object",
             fix=f"write it inside {near[0]}" if near else None,
         )
 
     def _unknown(self, member: Member, path: Path, section: str) -> Finding:
-        table = keys.sections()[section]
-        near = get_close_matches(member.key, [key for key in table if key != keys.ANY], n=1)
+        near = self._near(member.key, keys.sections()[section])
         elsewhere = keys.places_of(member.key)
         fix = None
         if near:
@@ -253,17 +261,24 @@ class _Walk:
             fix = f"move it to {' or '.join(map(keys.shown, elsewhere[:3]))}"
         return UNKNOWN.at(
             self.source.place(path, member.start),
-            f"{show_path(path)} is no key that onnxruntime-genai reads, and it refuses the file.",
+            f"{self.source.named(path)} is no key that onnxruntime-genai reads;"
+            " it refuses the file.",
             found=f"the key {member.key[:_SHOWN]!r}",
             expected=f"a key of {keys.shown(section)}",
             fix=fix or "remove it; it may be of a newer onnxruntime-genai",
         )
 
+    def _near(self, word: str, known: Iterable[str | int]) -> list[str]:
+        """The word that was meant, if any. Looking for one costs more than all else here."""
+        self.hints -= 1
+        words = [name for name in known if isinstance(name, str) and name != keys.ANY]
+        return get_close_matches(word[:_SHOWN], words, n=1) if self.hints >= 0 else []
+
     def _since(self, member: Member, key: Key, path: Path) -> Finding:
         if self.genai and keys.is_older(self.genai, key.since):
             return UNKNOWN.at(
                 self.source.place(path, member.start),
-                f"{show_path(path)} is not read by onnxruntime-genai {self.genai},"
+                f"{self.source.named(path)} is not read by onnxruntime-genai {self.genai},"
                 " and it refuses the file.",
                 found=f"the key {member.key!r}",
                 expected=f"onnxruntime-genai {key.since} or newer",
@@ -271,7 +286,7 @@ class _Walk:
             )
         return NEWER.at(
             self.source.place(path, member.start),
-            f"{show_path(path)} is read from onnxruntime-genai {key.since} on;"
+            f"{self.source.named(path)} is read from onnxruntime-genai {key.since} on;"
             " older ones refuse the file.",
             found=f"the key {member.key!r}",
         )
@@ -279,7 +294,7 @@ class _Walk:
     def _wrong_kind(self, node: Node, key: Key, path: Path) -> Finding:
         return WRONG_KIND.at(
             self.source.place(path, node.start),
-            f"{show_path(path)} has a value of the wrong kind.",
+            f"{self.source.named(path)} has a value of the wrong kind.",
             found=self.source.shown(node),
             expected=" or ".join(map(_worded, key.kinds)),
             fix=_fix_for_kind(node, key),
@@ -360,10 +375,8 @@ def _bounds(key: Key) -> str:
     return "a number " + " and ".join(parts)
 
 
-def _nearest_word(node: Node, key: Key) -> str | None:
-    words = [word for word in key.words if isinstance(word, str)]
-    near = get_close_matches(str(node.scalar), words, n=1, cutoff=0.5) if words else []
-    return f"write {near[0]}" if near else None
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + "..."
 
 
 def _printable(text: str) -> str:

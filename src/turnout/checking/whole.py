@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from turnout.bundle.jsontext import Node, Path, show_path
+from turnout.bundle.jsontext import Node, Path
 from turnout.checking.findings import Finding
 from turnout.checking.parsing_rules import CONTEXT, PATH, STATE_GROUPS
 
@@ -29,7 +29,7 @@ def check_whole(
         if problem is not None:
             yield PATH.at(
                 source.place(path, node.start),
-                f"{show_path(path)} leads out of the bundle.",
+                f"{source.named(path)} leads out of the bundle.",
                 found=source.shown(node),
                 expected="a path relative to the bundle, without ..",
                 fix=problem,
