@@ -19,6 +19,7 @@
     │   └── DeviceUnavailableError     a device that no EP of this machine serves
     ├── WriteError                     an output could not be written; nothing was left behind
     ├── ProcessError                   a child process crashed, hung, or did not answer
+    ├── CompileError                   a stage could not be compiled, or what came of it is wrong
     ├── LoadError                      a session could not be loaded; nothing is left loaded
     └── GenerationError                a loaded session could not answer
         └── PromptTooLongError         more prompt tokens than the context takes
@@ -147,3 +148,7 @@ class GenerationError(TurnoutError):
 
 class PromptTooLongError(GenerationError):
     """More prompt tokens than the context takes."""
+
+
+class CompileError(TurnoutError):
+    """What was to be prepared ahead of time was not, or is not what it should be."""
