@@ -96,6 +96,19 @@ def atomic_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         _remove_empty(made)
 
 
+def publish_folder(staging: Path, target: Path) -> None:
+    """Flush the folder `staging` and give it the name `target`, in the place of what is there.
+
+    Both are on one file system. A crash at any moment leaves the old folder or the new one.
+    Raises `WriteError`.
+    """
+    try:
+        _flush_tree(staging)
+        _publish(staging, target, overwrite=True)
+    except OSError as error:
+        raise explain_os_error(error, target) from error
+
+
 def contained(root: Path, relative: str, *, what: str = "path", also: Path | None = None) -> Path:
     """`root / relative`, proven to stay inside `root` after links are resolved.
 
