@@ -119,29 +119,32 @@ class ContentHashes:
 
 def _opened(path: Path) -> sqlite3.Connection | None:
     """The memory at `path`, made or made anew where it is damaged; None where that fails."""
-    for attempt in range(2):
+    for _ in range(2):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)
-            try:
-                connection.execute(
-                    "CREATE TABLE IF NOT EXISTS hashes (device INTEGER, inode INTEGER, "
-                    "size INTEGER, changed INTEGER, status INTEGER, start INTEGER, "
-                    "length INTEGER, hash TEXT, PRIMARY KEY (device, inode, start, length))"
-                )
-            except sqlite3.Error:
-                connection.close()
-                raise
-            return connection
+            return _connected(path)
         except sqlite3.OperationalError:
             return None  # locked by another process for too long, or not writable
         except sqlite3.DatabaseError:
-            if attempt == 0:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            with contextlib.suppress(OSError):
+                path.unlink()
         except OSError:
             return None
     return None
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS hashes (device INTEGER, inode INTEGER, "
+            "size INTEGER, changed INTEGER, status INTEGER, start INTEGER, "
+            "length INTEGER, hash TEXT, PRIMARY KEY (device, inode, start, length))"
+        )
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _recall(

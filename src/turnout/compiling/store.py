@@ -157,7 +157,6 @@ class Store:
             except FileNotFoundError:
                 return 0
             _remove(doomed)
-        self._forget(folder.name)
         return size
 
     def sweep(self) -> int:
@@ -172,7 +171,6 @@ class Store:
                     _remove(staging)
             except (Timeout, OSError):
                 continue  # somebody is at work there
-            self._forget(key)
         return freed
 
     def verify(self, entry: Entry, hashes: ContentHashes | None = None) -> None:
@@ -216,10 +214,6 @@ class Store:
             yield
         finally:
             lock.release()
-
-    def _forget(self, name: str) -> None:
-        with contextlib.suppress(OSError):
-            self._lock_path(name).unlink()
 
 
 def read_entry(folder: Path) -> Entry:
