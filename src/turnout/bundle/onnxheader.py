@@ -157,13 +157,13 @@ class HeaderReader:
             if number == 1:
                 self._node(a, b, depth)
             elif number == 5:
-                self.initializers.append(self._tensor(a, b, depth, "initializer"))
+                self.initializers.append(self.tensor(a, b, depth, "initializer"))
             elif number == 15:
                 self._sparse(a, b, depth)
             elif depth == 0 and number == 2:
                 self.header["name"] = walker.text(a, b)
             elif depth == 0 and number in {11, 12}:
-                (self.inputs if number == 11 else self.outputs).append(_value(walker, a, b))
+                (self.inputs if number == 11 else self.outputs).append(value_info(walker, a, b))
 
     def _node(self, start: int, end: int, depth: int) -> None:
         walker = self.walker
@@ -199,7 +199,7 @@ class HeaderReader:
             if number in {6, 11}:
                 self._graph(a, b, depth + 1)
             elif number in {5, 10}:
-                tensor = self._tensor(a, b, depth, "constant", output)
+                tensor = self.tensor(a, b, depth, "constant", output)
                 self.initializers.append(tensor)
             elif number == 22:
                 self._sparse(a, b, depth)
@@ -207,9 +207,12 @@ class HeaderReader:
     def _sparse(self, start: int, end: int, depth: int) -> None:
         for number, wire, a, b in self.walker.fields(start, end):
             if wire == BYTES and number in {1, 2}:
-                self.initializers.append(self._tensor(a, b, depth, "sparse"))
+                self.initializers.append(self.tensor(a, b, depth, "sparse"))
 
-    def _tensor(self, start: int, end: int, depth: int, origin: str, name: str = "") -> Initializer:
+    def tensor(
+        self, start: int, end: int, depth: int = 0, origin: str = "initializer", name: str = ""
+    ) -> Initializer:
+        """The tensor whose message is that span; `name` is that of one without a name."""
         raw = self._tensor_fields(start, end)
         known = ELEMENT_TYPES.get(raw.data_type)
         dtype, bits = known or (f"type {raw.data_type}", None)
@@ -302,7 +305,8 @@ def _bound_rank(walker: Walker, at: int, rank: int) -> None:
         walker.fail(at, found="more dimensions", expected=f"at most {MAX_RANK}")
 
 
-def _value(walker: Walker, start: int, end: int) -> ValueInfo:
+def value_info(walker: Walker, start: int, end: int) -> ValueInfo:
+    """The input or output whose message is that span. Raises `GraphError`."""
     name, dtype = "", "undefined"
     shape: Shape = None
     for number, wire, a, b in walker.fields(start, end):
