@@ -125,7 +125,7 @@ _ready: set[str] = set()
 
 
 def _register(name: str, inventory: Inventory | None) -> None:
-    plugin = _locate(name, inventory) or _registered_by_host(name)
+    plugin = locate(name, inventory) or _registered_by_host(name)
     if plugin is None:
         if name in _built_in():
             return
@@ -153,7 +153,11 @@ def _register(name: str, inventory: Inventory | None) -> None:
         )
 
 
-def _locate(name: str, inventory: Inventory | None) -> Plugin | None:
+def locate(name: str, inventory: Inventory | None = None) -> Plugin | None:
+    """The plugin that brings an EP, by the inventory or else by looking for it; None if none does.
+
+    Nothing is loaded. Raises `UsageError` for a malformed `TURNOUT_EP_PATH`.
+    """
     installed = inventory.ep(name) if inventory is not None else None
     if installed is not None and installed.library is not None and installed.problem is None:
         return Plugin(name, installed.source, installed.library, installed.version)
