@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from turnout.bundle.onnxheader import (
@@ -34,7 +34,8 @@ __all__ = [
 class GraphFile:
     """What the header of an ONNX file says. `file_bytes` is the size of the file itself.
 
-    `products` are the different kinds of products with quantized weights in it.
+    `products` are the different kinds of products with quantized weights in it, and
+    `compatibility` what each EP (by name) noted of the devices that it compiled the graph for.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class GraphFile:
     ops: Mapping[tuple[str, str], int]
     ep_contexts: tuple[EpContext, ...]
     products: frozenset[Product]
+    compatibility: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path | str) -> GraphFile:
@@ -134,4 +136,5 @@ def _read(walker: Walker) -> GraphFile:
         ops=reader.ops,
         ep_contexts=tuple(reader.ep_contexts),
         products=frozenset(reader.products),
+        compatibility=reader.compatibility,
     )

@@ -22,6 +22,8 @@ MAX_NESTING = 32
 MAX_RANK = 64
 MAX_EXTERNAL_KEYS = 64
 MAX_TENSOR_BYTES = 1 << 62
+# The key of what an EP notes in a graph's metadata, before its name.
+COMPATIBILITY = "ep_compatibility_info."
 
 # TensorProto.DataType: name and bits of one element (None: no fixed size).
 ELEMENT_TYPES: Mapping[int, tuple[str, int | None]] = {
@@ -122,6 +124,7 @@ class HeaderReader:
         self.ops: dict[tuple[str, str], int] = {}
         self.ep_contexts: list[EpContext] = []
         self.products: set[Product] = set()
+        self.compatibility: dict[str, str] = {}
 
     def model(self) -> None:
         """Walk the whole file."""
@@ -136,6 +139,8 @@ class HeaderReader:
                 self._graph(a, b, 0)
             elif (number, wire) == (8, BYTES):
                 self._opset(a, b)
+            elif (number, wire) == (14, BYTES):
+                self._metadata(a, b)
         if not graphs:
             walker.fail(0, found="no graph", expected="an ONNX model")
 
@@ -147,6 +152,15 @@ class HeaderReader:
             elif (number, wire) == (2, VARINT):
                 version = signed(a)
         self.opsets[domain] = version
+
+    def _metadata(self, start: int, end: int) -> None:
+        """Only what EPs note of the devices that they compiled for."""
+        spans = {n: (a, b) for n, wire, a, b in self.walker.fields(start, end) if wire == BYTES}
+        if 1 not in spans or 2 not in spans:
+            return
+        key = self.walker.text(*spans[1])
+        if key.startswith(COMPATIBILITY):
+            self.compatibility[key.removeprefix(COMPATIBILITY)] = self.walker.text(*spans[2])
 
     def _graph(self, start: int, end: int, depth: int) -> None:
         walker = self.walker

@@ -11,7 +11,7 @@ the options that it is given. Where sources disagree: docs/machine.md.
 from __future__ import annotations
 
 from turnout.catalog.devices import DeviceSelection, read_device_type
-from turnout.catalog.ep import DEVICES, Ep, Package
+from turnout.catalog.ep import DEVICES, Ep, OfflineTarget, Package
 from turnout.catalog.judging import Verdict, judge
 from turnout.catalog.lookup import alias_of, canonical, find, order_of
 from turnout.catalog.options import BUILT_IN, GENERATIONS, PLUGIN, Option
@@ -26,6 +26,7 @@ __all__ = [
     "PLUGIN",
     "DeviceSelection",
     "Ep",
+    "OfflineTarget",
     "Option",
     "Package",
     "Verdict",

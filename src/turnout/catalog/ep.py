@@ -26,7 +26,8 @@ class Package:
     `platforms` are `system-machine` words (`linux-x86_64`, `windows-arm64`, `macos-arm64`).
     `module` is the module of a plugin package and `library` the stem of the library inside it,
     both None for a package that takes onnxruntime's place and has the EP built in.
-    `compile_only` are those platforms on which it can prepare models but not run them.
+    `compile_only` are those platforms on which it can prepare models but not run them, and
+    `simulates` those on which what it prepared runs in a simulator of its devices.
     """
 
     name: str
@@ -34,6 +35,23 @@ class Package:
     module: str | None = None
     library: str | None = None
     compile_only: tuple[str, ...] = ()
+    simulates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OfflineTarget:
+    """How an EP is told of a device that is not here, to compile for it.
+
+    `device` is its kind. `options` are the provider options that describe it, `required` those
+    of which at least one must be given. `record` says where the EP notes in a compiled graph
+    which values it took: fields by position, split at colons, of its compatibility string; "0"
+    in a field is a value that it did not take.
+    """
+
+    device: str
+    options: tuple[str, ...]
+    required: tuple[str, ...] = ()
+    record: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +65,9 @@ class Ep:
     effect when no option selects any. `exact_*` are what makes its arithmetic exact:
     session options, or properties inside the JSON provider option `properties_option`, and
     `exact_on` the devices that can. `options` are those that are known, `all_options_known`
-    whether another one deserves a warning. `memory`: see `Memory`.
+    whether another one deserves a warning. `memory`: see `Memory`. `target`: how it compiles for
+    a device that is elsewhere, None if it cannot. `backends`: what `backend_options` say -> the
+    stem of the library, beside the plugin's own, that does the work.
     """
 
     name: str
@@ -76,6 +96,9 @@ class Ep:
     exact_on: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     otherwise: str | None = None
+    target: OfflineTarget | None = None
+    backend_options: tuple[str, ...] = ()
+    backends: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def written_name(self) -> str:
@@ -94,6 +117,11 @@ class Ep:
         """Whether it can run on `platform` with what its packages bring there."""
         package = self.package_for(platform)
         return package is None or platform not in package.compile_only
+
+    def simulates_on(self, platform: str) -> bool:
+        """Whether what it compiled runs on `platform` in a simulator of its devices."""
+        package = self.package_for(platform)
+        return package is not None and platform in package.simulates
 
     @property
     def selecting_options(self) -> tuple[str, ...]:

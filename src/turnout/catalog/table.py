@@ -9,7 +9,7 @@ also on where sources disagree).
 from __future__ import annotations
 
 from turnout.catalog import known
-from turnout.catalog.ep import Ep, Package
+from turnout.catalog.ep import Ep, OfflineTarget, Package
 
 _X86 = ("linux-x86_64", "windows-x86_64")
 
@@ -141,8 +141,26 @@ EPS: tuple[Ep, ...] = (
                 "onnxruntime_qnn",
                 "onnxruntime_providers_qnn",
                 compile_only=_X86,
+                # Run there; of the Windows package nothing is known.
+                simulates=("linux-x86_64",),
             ),
         ),
+        target=OfflineTarget(
+            "npu",
+            ("soc_model", "htp_arch", "vtcm_mb"),
+            required=("soc_model", "htp_arch"),
+            # `v2:6:2.51.0:5.51.0:73:60:8:0`, read off graphs that it compiled.
+            record={"htp_arch": 4, "soc_model": 5, "vtcm_mb": 6},
+        ),
+        backend_options=("backend_type", "backend_path"),
+        backends={
+            "htp": "QnnHtp",
+            "gpu": "QnnGpu",
+            "cpu": "QnnCpu",
+            "saver": "QnnSaver",
+            "ir": "QnnIr",
+            "genie": "Genie",
+        },
     ),
     Ep(
         name="DmlExecutionProvider",
