@@ -22,13 +22,15 @@ class EpContext:
     """An `EPContext` node: what an EP compiled.
 
     `cache` is the binary's path relative to the graph (None when it is embedded, then
-    `embedded_bytes` is its size). Defaults are those of the operator's schema.
+    `embedded_bytes` is its size, and `embedded_at` the byte of the file at which it begins).
+    Defaults are those of the operator's schema.
     """
 
     name: str
     source: str = ""
     cache: str | None = None
     embedded_bytes: int = 0
+    embedded_at: int = 0
     embed_mode: int = 1
     main_context: int = 1
     partition_name: str = ""
@@ -58,6 +60,7 @@ def read_ep_context(walker: Walker, node: str, attributes: Iterable[Span]) -> Ep
         source=_text(walker, texts.get("source")),
         cache=walker.text(*cache) if cache and embed == 0 else None,
         embedded_bytes=cache[1] - cache[0] if cache and embed != 0 else 0,
+        embedded_at=cache[0] if cache and embed != 0 else 0,
         embed_mode=embed,
         main_context=numbers.get("main_context", 1),
         partition_name=_text(walker, texts.get("partition_name")),

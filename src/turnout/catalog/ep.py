@@ -61,13 +61,16 @@ class Ep:
     `devices` come in order of preference; `compile_only_on` are devices that its plugin lists
     but can only compile on, ahead of time. `required_options`: at least one must be given;
     `exclusive_options`: at most one may be.
-    `device_words` maps an option's value to a device; `default_device` is the one that takes
-    effect when no option selects any. `exact_*` are what makes its arithmetic exact:
-    session options, or properties inside the JSON provider option `properties_option`, and
-    `exact_on` the devices that can. `options` are those that are known, `all_options_known`
-    whether another one deserves a warning. `memory`: see `Memory`. `target`: how it compiles for
-    a device that is elsewhere, None if it cannot. `backends`: what `backend_options` say -> the
-    stem of the library, beside the plugin's own, that does the work.
+    `device_words` maps an option's value to a device; `default_device` is the one that takes effect
+    when no option selects any. `device_name_key`: the metadata under which its devices have the
+    names that a device option of onnxruntime-genai is looked for in. `context_magic`: what a
+    compiled binary begins with, where that is known. `cache_properties`: properties inside
+    `properties_option` that make it keep files of its own while compiling. `exact_*` are what makes
+    its arithmetic exact: session options, or properties inside the JSON provider option
+    `properties_option`, and `exact_on` the devices that can. `options` are those that are known,
+    `all_options_known` whether another one deserves a warning. `memory`: see `Memory`. `target`:
+    how it compiles for a device that is elsewhere, None if it cannot. `backends`: what
+    `backend_options` say -> the stem of the library, beside the plugin's own, that does the work.
     """
 
     name: str
@@ -88,6 +91,9 @@ class Ep:
     device_options: tuple[str, ...] = ()
     device_words: Mapping[str, str] = field(default_factory=dict)
     default_device: str | None = None
+    device_name_key: str | None = None
+    context_magic: bytes | None = None
+    cache_properties: tuple[str, ...] = ()
     defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     properties_option: str | None = None
     exact_properties: Mapping[str, str] = field(default_factory=dict)

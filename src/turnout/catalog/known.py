@@ -26,9 +26,9 @@ def _in_load_config(properties: str) -> str:
 # onnxruntime-genai does not show by default; `device_type` and `cache_dir` never reach it, since
 # onnxruntime-genai turns them into a device and into `load_config`.
 _OPENVINO_PLUGIN = (
-    Option("device_type", Device(single=True), refuses=True, generations=_PLUGIN),
+    Option("device_type", Device(single=True), refuses=True, for_genai=True, generations=_PLUGIN),
     Option("load_config", Properties(), refuses=True, generations=_PLUGIN),
-    Option("cache_dir", is_path=True, generations=_PLUGIN),
+    Option("cache_dir", is_path=True, for_genai=True, generations=_PLUGIN),
     # onnxruntime-genai looks for exactly "True"; with another word for it the first prompt fails.
     Option(
         "enable_causallm",

@@ -90,6 +90,9 @@ EPS: tuple[Ep, ...] = (
         device_words={"cpu": "cpu", "gpu": "gpu", "npu": "npu"},
         # onnxruntime-genai picks the CPU when no option selects a device.
         default_device="cpu",
+        device_name_key="ov_device",
+        context_magic=b"OVEP_BIN",
+        cache_properties=("CACHE_DIR",),
         defaults={
             "cpu": {"device_type": "CPU"},
             "gpu": {"device_type": "GPU"},
