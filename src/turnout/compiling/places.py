@@ -42,6 +42,14 @@ def places(bundle: Bundle) -> list[Path]:
     return [inside, cache]
 
 
+def stores(bundle: Bundle) -> list[Path]:
+    """Folders for what is compiled of this source, the best first; they may not be there yet."""
+    inside = bundle.path / COMPILED / "store"
+    cache = cache_folder() / "store"
+    planted = any(path.is_symlink() for path in (inside, inside.parent))
+    return [cache] if planted or bundle.blobs is not None else [inside, cache]
+
+
 @contextlib.contextmanager
 def scratch(bundle: Bundle) -> Iterator[Path]:
     """A temporary folder, without links, that goes again with all that is in it.

@@ -71,7 +71,8 @@ def why_not(bundle: Bundle, stage: Stage) -> str | None:
 
 def _is_plain(bundle: Bundle, stage: Stage) -> bool:
     """Whether its graph is named where a compiled one can take its place."""
-    return bundle.config.get((*stage.path, "filename")) == stage.filename
+    named: object = bundle.config.get((*stage.path, "filename"))
+    return named == stage.filename
 
 
 def _in_jobs(able: Mapping[str, Stage], groups: Sequence[Sequence[str]]) -> Iterator[list[str]]:

@@ -33,7 +33,7 @@ def libraries(job: Job, inventory: Inventory | None = None) -> dict[str, str]:
     plugin = locate(job.ep, inventory)
     if plugin is None:
         raise not_installed(job.ep)
-    if plugin.problem is not None:
+    if plugin.problem is not None or plugin.library is None:
         raise EpUnavailableError(
             f"The execution provider {catalog.alias_of(job.ep)} is installed but broken.",
             found=plugin.problem,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +19,8 @@ def processor() -> str:
     On Linux from `/proc/cpuinfo`; elsewhere the name and revision that the system gives, which
     stand for the features.
     """
-    if sys.platform == "linux":
-        facts = _linux()
+    facts = _linux()
+    if facts:
         model = next((facts[key] for key in _MODEL if key in facts), "")
         features = next((facts[key] for key in _FEATURES if key in facts), "")
         digest = hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()[:12]
@@ -30,7 +29,7 @@ def processor() -> str:
 
 
 def _linux() -> dict[str, str]:
-    """The facts about the first processor."""
+    """The facts about the first processor; {} elsewhere."""
     try:
         text = _CPUINFO.read_text("utf-8", "replace")
     except OSError:

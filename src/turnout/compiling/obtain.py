@@ -1,0 +1,237 @@
+"""Getting a job's entry: from the store, or by compiling it in a child process.
+
+The child writes to an empty staging folder and is then judged by what lies there, not by how it
+ended: a crash after everything was written has lost nothing, and a success that wrote nothing is
+a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from turnout.compiling import keys
+from turnout.compiling.places import cannot_write, opened
+from turnout.compiling.store import Entry, Store, manifest_of
+from turnout.errors import CompileError, ProcessError, TurnoutError, WriteError
+
+if TYPE_CHECKING:
+    from turnout.bundle import Bundle
+    from turnout.compiling.hashes import ContentHashes
+    from turnout.compiling.jobs import Job
+    from turnout.compiling.options import CompileOptions
+    from turnout.machine import Inventory
+
+_WORKERS = {
+    "context": "turnout.compiling.worker:compile_here",
+    "prepacked": "turnout.compiling.worker_prepack:prepack_here",
+}
+Say = Callable[[str], None]
+
+
+class Progress(Protocol):
+    """Who is told of jobs as they are compiled."""
+
+    def started(self, name: str, expected_s: float | None) -> None:
+        """A job begins; what the like took before, in seconds, None where that is not known."""
+
+    def ended(self, name: str, outcome: str) -> None:
+        """It ended: "compiled", "stored" (it was there already), or "failed"."""
+
+
+@dataclass
+class Obtainer:
+    """Gets the entries of one bundle's jobs. `stores` are places for them, the best first."""
+
+    bundle: Bundle
+    stores: list[Path]
+    hashes: ContentHashes
+    options: CompileOptions
+    inventory: Inventory | None = None
+    progress: Progress | None = None
+    missed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def entry(self, job: Job) -> Entry:
+        """The entry of a job. Raises `CompileError`, `EpUnavailableError` or `WriteError`."""
+        inputs = self.inputs(job)
+        key = keys.digest(inputs)
+        if not self.options.rebuild:
+            found = self._stored(key)
+            if found is not None:
+                self._tell_end(job, "stored")
+                return found
+        self.missed[job.name] = self._why_missed(inputs)
+        return self._in_some_store(lambda store: self._make(job, store, key, inputs))
+
+    def inputs(self, job: Job) -> dict[str, Any]:
+        """What the job's key is made of."""
+        from turnout.compiling.tools import machine_for
+
+        machine = machine_for(job, self.hashes, self.inventory)
+        return keys.key_inputs(job, self.bundle, machine, self.hashes)
+
+    def _stored(self, key: str) -> Entry | None:
+        for folder in self.stores:
+            store = Store(folder)
+            entry = store.entry(key)
+            if entry is None:
+                continue
+            if self.options.paranoid:
+                try:
+                    store.verify(entry)
+                except TurnoutError:
+                    continue
+            return entry
+        return None
+
+    def _why_missed(self, inputs: dict[str, Any]) -> tuple[str, ...]:
+        """In what the newest entry of the same stages differs; () where there is none."""
+        alike = [
+            entry
+            for folder in self.stores
+            for entry in Store(folder).entries()
+            if isinstance(entry, Entry) and _stages(entry.manifest.inputs) == _stages(inputs)
+        ]
+        if not alike:
+            return ()
+        newest = max(alike, key=lambda entry: entry.manifest.created)
+        return keys.difference(newest.manifest.inputs, inputs)
+
+    def _in_some_store(self, make: Callable[[Store], Entry]) -> Entry:
+        problems: list[tuple[Path, OSError]] = []
+        for place in self.stores:
+            try:
+                with opened(place) as folder:
+                    return make(Store(folder))
+            except OSError as error:
+                problems.append((place, error))
+            except WriteError as error:
+                if not isinstance(error.__cause__, OSError):
+                    raise
+                problems.append((place, error.__cause__))
+        raise cannot_write(problems) from problems[-1][1]
+
+    def _make(self, job: Job, store: Store, key: str, inputs: dict[str, Any]) -> Entry:
+        with store.lock(key):
+            # Another process may have made it while this one waited.
+            found = None if self.options.rebuild else store.entry(key)
+            if found is not None:
+                self._tell_end(job, "stored")
+                return found
+            if self.progress is not None:
+                self.progress.started(job.name, _expected(store, job))
+            outcome = "failed"
+            try:
+                with store.staging(key) as staging:
+                    entry = self._compile(job, store, staging, key, inputs)
+                outcome = "compiled"
+            finally:
+                self._tell_end(job, outcome)
+            return entry
+
+    def _compile(
+        self, job: Job, store: Store, staging: Path, key: str, inputs: dict[str, Any]
+    ) -> Entry:
+        from turnout.compiling.tools import libraries
+
+        start = time.monotonic()
+        argument = job.argument(staging, libraries(job, self.inventory))
+        limit = self.options.timeout_s * len(job.members)
+        with _judged_by_what_it_left(job) as ending:
+            ending.answer = call_worker(job.kind, argument, limit, f"compiling {job.name}")
+        graphs, saved, checked = self._verified(staging, job, ending)
+        tools = ending.answer.get("tools", {}) if ending.answer else {}
+        manifest = manifest_of(
+            inputs,
+            key,
+            staging,
+            graphs,
+            took_s=time.monotonic() - start,
+            bytes_saved=saved,
+            checked=checked,
+            tools={str(name): str(value) for name, value in tools.items()},
+        )
+        return store.publish(staging, manifest)
+
+    def _verified(
+        self, staging: Path, job: Job, ending: _Ending
+    ) -> tuple[dict[str, str], int, str]:
+        try:
+            return verify(staging, job, self.bundle)
+        except TurnoutError as error:
+            # How the child ended says more than what is missing because of it.
+            if ending.error is not None:
+                raise CompileError(
+                    f"{job.name} was not compiled: {ending.error.problem}", **ending.error.facts
+                ) from error
+            raise
+
+    def _tell_end(self, job: Job, outcome: str) -> None:
+        if self.progress is not None:
+            self.progress.ended(job.name, outcome)
+
+
+@dataclass
+class _Ending:
+    """How a child ended."""
+
+    answer: dict[str, Any] | None = None
+    error: TurnoutError | None = None
+
+
+@contextlib.contextmanager
+def _judged_by_what_it_left(job: Job) -> Iterator[_Ending]:
+    """Keep how a child ended for later. Errors that it raised on purpose are passed on."""
+    ending = _Ending()
+    try:
+        yield ending
+    except ProcessError as error:
+        ending.error = error
+    except CompileError:
+        raise
+    except TurnoutError as error:
+        raise CompileError(
+            f"{job.name} was not compiled: {error.problem}", **error.facts
+        ) from error
+
+
+def call_worker(kind: str, argument: dict[str, Any], limit: float, doing: str) -> dict[str, Any]:
+    """What the worker of that kind of job answers, from a child process."""
+    from turnout.processes import call
+
+    answer: dict[str, Any] = call(_WORKERS[kind], argument, timeout=limit, doing=doing)
+    return answer
+
+
+def verify(staging: Path, job: Job, bundle: Bundle) -> tuple[dict[str, str], int, str]:
+    """Graphs by stage, bytes saved, and how it was checked. Raises `CompileError`."""
+    if job.kind == "prepacked":
+        from turnout.compiling.prepacked import verify_prepacked
+
+        packed = verify_prepacked(staging, job, bundle)
+        return dict(packed.graphs), packed.bytes_saved, "run"
+    from turnout.compiling.verify import verify_artifacts
+
+    verified = verify_artifacts(staging, job, bundle)
+    return dict(verified.graphs), verified.bytes_saved, "structure"
+
+
+def _expected(store: Store, job: Job) -> float | None:
+    """What the like took last, in seconds."""
+    names = [member.stage for member in job.members]
+    took = [
+        (entry.manifest.created, entry.manifest.took_s)
+        for entry in store.entries()
+        if isinstance(entry, Entry) and _stages(entry.manifest.inputs) == (job.ep, job.kind, names)
+    ]
+    return max(took)[1] if took else None
+
+
+def _stages(inputs: dict[str, Any]) -> tuple[Any, Any, list[Any]]:
+    stages = inputs.get("stages")
+    names = [item.get("stage") for item in stages if isinstance(item, dict)] if stages else []
+    return (inputs.get("ep"), inputs.get("kind"), names)

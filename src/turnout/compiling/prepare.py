@@ -1,0 +1,277 @@
+"""Preparing a bundle to be loaded: compiling and sharing ahead of time, then deriving.
+
+with prepare(bundle, effective, CompileOptions(compile=True)) as prepared:
+    og.Config(str(prepared.folder))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turnout.bundle import require_regular
+from turnout.compiling.contents import Artifact
+from turnout.compiling.derive import derive, derive_into, loadable
+from turnout.compiling.hashes import ContentHashes
+from turnout.compiling.jobs import Job
+from turnout.compiling.obtain import Obtainer, Progress
+from turnout.compiling.options import CompileOptions
+from turnout.compiling.places import cache_folder, scratch, stores
+from turnout.compiling.plan import plan_contexts
+from turnout.errors import CompileError, EpUnavailableError
+
+if TYPE_CHECKING:
+    from turnout.bundle import Bundle, GenaiConfig
+    from turnout.compiling.store import Entry
+    from turnout.machine import Inventory
+
+Say = Callable[[str], None]
+SHARE_OPTION = "ep.share_ep_contexts"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How stages keep one copy of their weights.
+
+    `merged` maps a stage to the one whose session it became a part of; `ep` are groups that
+    share in their EP's way; `prepacked` are stages whose packed weights are mapped from one file.
+    `bytes_saved` is what is not stored twice.
+    """
+
+    merged: Mapping[str, str] = field(default_factory=dict)
+    ep: tuple[tuple[str, ...], ...] = ()
+    prepacked: tuple[str, ...] = ()
+    bytes_saved: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is shared."""
+        return bool(self.merged or self.ep or self.prepacked)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "merged": dict(self.merged),
+            "ep": [list(group) for group in self.ep],
+            "prepacked": list(self.prepacked),
+            "bytes_saved": self.bytes_saved,
+            "reasons": list(self.reasons),
+        }
+
+
+@dataclass
+class Prepared:
+    """What is loaded: `folder`, and what came of every stage.
+
+    `compiled` maps stages to the keys of their entries, `uncompiled` those that were to be
+    compiled to the reason why they are not; `missed` says of jobs that were compiled anew in what
+    they differ from what was stored. It is closed when the folder is not needed any more.
+    """
+
+    folder: Path
+    config: GenaiConfig
+    compiled: Mapping[str, str] = field(default_factory=dict)
+    uncompiled: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    missed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shared: Shared = field(default_factory=Shared)
+    entries: tuple[Entry, ...] = ()
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def __enter__(self) -> Prepared:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove what was made for this use alone. Safe to repeat."""
+        self._held.close()
+
+
+def prepare(
+    bundle: Bundle,
+    effective: GenaiConfig,
+    options: CompileOptions | None = None,
+    *,
+    inventory: Inventory | None = None,
+    progress: Progress | None = None,
+    say: Say = _log.info,
+) -> Prepared:
+    """The folder that onnxruntime-genai loads for `effective`, prepared as `options` ask.
+
+    A stage that cannot be compiled is loaded as it is, and `say` gets a line that says why.
+    Raises `CompileError` where that is not allowed, and what `derive` raises.
+    """
+    options = options or CompileOptions()
+    if not options.prepares:
+        return Prepared(loadable(bundle, effective, say=say), effective)
+    require_regular(bundle)
+    preparation = _Preparation(
+        replace(bundle, path=bundle.path.resolve()),
+        effective,
+        options,
+        inventory=inventory,
+        progress=progress,
+        say=say,
+    )
+    with contextlib.ExitStack() as held:
+        prepared = preparation.run(held)
+        prepared._held = held.pop_all()
+        return prepared
+
+
+class _Preparation:
+    """One run of `prepare`."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        effective: GenaiConfig,
+        options: CompileOptions,
+        *,
+        inventory: Inventory | None,
+        progress: Progress | None,
+        say: Say,
+    ) -> None:
+        self.bundle, self.effective, self.options = bundle, effective, options
+        self.inventory, self.progress, self.say = inventory, progress, say
+        self.hashes = ContentHashes(cache_folder())
+        self.artifacts: dict[str, Artifact] = {}
+        self.entries: list[Entry] = []
+        self.compiled: dict[str, str] = {}
+        self.uncompiled: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
+        self.shared = Shared()
+
+    def run(self, held: contextlib.ExitStack) -> Prepared:
+        """Share, compile, derive. `held` is what lives as long as the result."""
+        folder = held.enter_context(scratch(self.bundle)) if self.options.no_cache else None
+        obtainer = Obtainer(
+            self.bundle,
+            [folder / "store"] if folder is not None else stores(self.bundle),
+            self.hashes,
+            self.options,
+            self.inventory,
+            self.progress,
+        )
+        self._share()
+        if self.options.compile or self.shared.ep:
+            self._compile(obtainer)
+        self._prepack(obtainer)
+        return Prepared(
+            folder=self._derived(folder),
+            config=self.effective,
+            compiled=self.compiled,
+            uncompiled=self.uncompiled,
+            skipped=self.skipped,
+            missed=obtainer.missed,
+            shared=self._figures(),
+            entries=tuple(self.entries),
+        )
+
+    def _share(self) -> None:
+        from turnout.compiling.sharing import choose
+
+        choice = choose(
+            self.bundle,
+            self.effective,
+            self.options.sharing,
+            compiling=self.options.compile and self.options.share is None,
+            hashes=self.hashes,
+            inventory=self.inventory,
+        )
+        self.effective = choice.config
+        self.shared = Shared(
+            choice.merged, choice.ep_groups, choice.prepack, reasons=choice.reasons
+        )
+
+    def _compile(self, obtainer: Obtainer) -> None:
+        plan = plan_contexts(
+            self.bundle, self.effective, groups=self.shared.ep, target=self.options.target
+        )
+        self.skipped = dict(plan.skipped)
+        wanted = {name for group in self.shared.ep for name in group}
+        for job in plan.jobs:
+            if self.options.compile or wanted.intersection(m.stage for m in job.members):
+                self._obtain(obtainer, job)
+
+    def _prepack(self, obtainer: Obtainer) -> None:
+        if not self.shared.prepacked:
+            return
+        from turnout.compiling.sharing import prepack_job
+
+        self._obtain(obtainer, prepack_job(self.bundle, self.effective, self.shared.prepacked))
+
+    def _obtain(self, obtainer: Obtainer, job: Job) -> None:
+        """Get a job's entry; of a shared job that fails, every stage by itself."""
+        try:
+            self._take(job, obtainer.entry(job))
+        except CompileError as error:
+            if job.kind == "context" and len(job.members) > 1 and self.options.share is None:
+                self.say(f"{job.name} cannot share one copy of their weights: {error.problem}")
+                self._unshare(job)
+                for member in job.members:
+                    self._obtain(obtainer, replace(job, members=(member,), shared=False))
+                return
+            self._failed(job, error)
+        except EpUnavailableError as error:
+            self._failed(job, error)
+
+    def _unshare(self, job: Job) -> None:
+        names = {member.stage for member in job.members}
+        groups = tuple(group for group in self.shared.ep if not names.intersection(group))
+        self.shared = replace(self.shared, ep=groups)
+
+    def _failed(self, job: Job, error: CompileError | EpUnavailableError) -> None:
+        if self.options.require_compiled or self.options.share not in {None, "off", "auto"}:
+            raise error
+        for member in job.members:
+            self.uncompiled[member.stage] = error.problem
+        if job.kind == "prepacked":
+            self.shared = replace(self.shared, prepacked=())
+        else:
+            self._unshare(job)
+        self.say(f"{job.name}: loaded uncompiled. {error}")
+
+    def _take(self, job: Job, entry: Entry) -> None:
+        self.entries.append(entry)
+        graphs = set(entry.manifest.graphs.values())
+        binaries = [f.name for f in entry.manifest.files if f.name not in graphs]
+        for member in job.members:
+            graph = entry.manifest.graphs[member.stage]
+            self.compiled[member.stage] = entry.key
+            self.artifacts[member.stage] = Artifact(
+                folder=entry.folder,
+                graph=graph,
+                files=(graph, *binaries),
+                options={SHARE_OPTION: "1"} if job.shared else {},
+                binds_source=job.kind == "context",
+            )
+
+    def _derived(self, folder: Path | None) -> Path:
+        if folder is not None:
+            return derive_into(
+                folder / "bundle",
+                self.bundle,
+                self.effective,
+                artifacts=self.artifacts,
+                say=self.say,
+            )
+        if not self.artifacts and self.effective.text == self.bundle.config.text:
+            return loadable(self.bundle, self.effective, say=self.say)
+        words = " ".join([self.options.sharing, *sorted(e.key for e in self.entries)])
+        return derive(
+            self.bundle, self.effective, artifacts=self.artifacts, sharing=words, say=self.say
+        )
+
+    def _figures(self) -> Shared:
+        return replace(
+            self.shared, bytes_saved=sum(entry.manifest.bytes_saved for entry in self.entries)
+        )
