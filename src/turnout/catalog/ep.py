@@ -45,13 +45,14 @@ class OfflineTarget:
     `device` is its kind. `options` are the provider options that describe it, `required` those
     of which at least one must be given. `record` says where the EP notes in a compiled graph
     which values it took: fields by position, split at colons, of its compatibility string; "0"
-    in a field is a value that it did not take.
+    in a field is a value that it did not take. `record_version` is the first field.
     """
 
     device: str
     options: tuple[str, ...]
     required: tuple[str, ...] = ()
     record: Mapping[str, int] = field(default_factory=dict)
+    record_version: str = ""
 
 
 @dataclass(frozen=True, eq=False)

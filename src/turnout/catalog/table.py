@@ -154,6 +154,7 @@ EPS: tuple[Ep, ...] = (
             required=("soc_model", "htp_arch"),
             # `v2:6:2.51.0:5.51.0:73:60:8:0`, read off graphs that it compiled.
             record={"htp_arch": 4, "soc_model": 5, "vtcm_mb": 6},
+            record_version="v2",
         ),
         backend_options=("backend_type", "backend_path"),
         backends={
