@@ -1,0 +1,159 @@
+"""Compiles one job into a staging folder. Runs in a child process, and nothing else does.
+
+An EP shares weights between graphs through a context that lives only as long as one of its
+sessions (measured with OpenVINO's plugin 1.8.1), so the first session of a shared job is kept
+until the last graph is compiled. Where weights stay outside the binary, they are recorded there
+by the location that the graph gives, which is relative to the folder of the weights; so the same
+name is found again wherever that folder is named when the compiled graph is loaded.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnout import catalog
+from turnout.bundle import INITIALIZER_FOLDER, GraphFile
+from turnout.compiling.naming import context_name
+from turnout.compiling.worker_sessions import message_of, open_session, register
+from turnout.errors import BundleError, CompileError, TurnoutError
+from turnout.machine.origins import version_of
+
+_ENABLE, _PATH, _EMBED = "ep.context_enable", "ep.context_file_path", "ep.context_embed_mode"
+_SHARE, _LAST = "ep.share_ep_contexts", "ep.stop_share_ep_contexts"
+_RECORD = "session.record_ep_graph_assignment_info"
+# Of these a job decides, not the session options of a stage; so it does of all other options
+# of contexts, which name files.
+_DECIDED = frozenset({_SHARE, _LAST, INITIALIZER_FOLDER})
+_CONTEXTS = "ep.context_"
+_SHOWN = 6
+
+
+def compile_here(argument: dict[str, Any]) -> dict[str, Any]:
+    """Compile the job that `argument` describes (`Job.argument`) into its empty staging folder.
+
+    Returns `files` (the names of what was written), `tools` (names and versions of what compiled,
+    and the hash of each plugin library) and `seconds` by stage. Raises `CompileError`,
+    `EpUnavailableError` or `DeviceUnavailableError`.
+    """
+    staging = Path(argument["staging"])
+    if any(staging.iterdir()):
+        raise CompileError("The staging folder is not empty.", where=staging)
+    members = argument["members"]
+    register(argument["libraries"])
+    anchor, seconds = None, {}
+    for index, member in enumerate(members):
+        start = time.monotonic()
+        target = staging / context_name(member["stage"], argument["ep"])
+        entries = _entries(argument, member, target, last=index == len(members) - 1)
+        session = _compile(argument, member, entries)
+        _require_compiled(session, argument["ep"], member["stage"], target)
+        if argument["shared"] and anchor is None:
+            anchor = session
+        # One that is not needed any more makes room for the next.
+        del session
+        seconds[member["stage"]] = round(time.monotonic() - start, 3)
+    tools = _tools(argument["ep"], argument["libraries"])
+    files = sorted(path.name for path in staging.iterdir())
+    return {"files": files, "tools": tools, "seconds": seconds}
+
+
+def _entries(
+    argument: Mapping[str, Any], member: Mapping[str, Any], target: Path, *, last: bool
+) -> dict[str, str]:
+    """The session options that a member is compiled with."""
+    own = member["session_options"]
+    entries = {
+        key: value
+        for key, value in own.items()
+        if key not in _DECIDED and not key.startswith(_CONTEXTS)
+    }
+    embed = own.get(_EMBED) == "1" and not argument["shared"]
+    entries |= {_ENABLE: "1", _PATH: str(target), _EMBED: "1" if embed else "0", _RECORD: "1"}
+    if argument["shared"]:
+        entries[_SHARE] = "1"
+        if last:
+            entries[_LAST] = "1"
+    # All members read the weights of one folder: an EP takes equal names for equal weights.
+    if Path(member["graph"]).parent != Path(argument["data_folder"]):
+        entries[INITIALIZER_FOLDER] = argument["data_folder"]
+    return entries
+
+
+def _compile(
+    argument: Mapping[str, Any], member: Mapping[str, Any], entries: Mapping[str, str]
+) -> Any:
+    ep = argument["ep"]
+    try:
+        return open_session(
+            Path(member["graph"]),
+            ep=ep,
+            provider_options={**argument["provider_options"], **argument["target"]},
+            session_options=entries,
+        )
+    except TurnoutError:
+        raise
+    except Exception as error:
+        raise CompileError(
+            f"{catalog.alias_of(ep)} does not compile the stage {member['stage']!r}.",
+            found=message_of(error),
+            where=member["graph"],
+        ) from error
+
+
+def _require_compiled(session: Any, ep: str, stage: str, target: Path) -> None:
+    """Raises `CompileError` where an EP took nothing: then no graph, or an uncompiled one, is
+    written, and nothing else says so.
+    """
+    try:
+        compiled = bool(GraphFile.read(target).ep_contexts)
+    except BundleError:
+        compiled = False
+    if not compiled:
+        raise CompileError(
+            f"For {catalog.alias_of(ep)}, nothing was compiled of the stage {stage!r}.",
+            found=_where_nodes_went(session, ep),
+            expected="nodes that this EP takes",
+            fix="route the stage to another EP, or leave it uncompiled",
+        )
+
+
+def _where_nodes_went(session: Any, ep: str) -> str:
+    placed: dict[str, collections.Counter[str]] = {}
+    try:
+        for part in session.get_provider_graph_assignment_info():
+            kinds = placed.setdefault(part.ep_name, collections.Counter())
+            kinds.update(node.op_type for node in part.get_nodes())
+    except Exception as error:  # only an explanation is lost
+        return f"no compiled graph ({message_of(error)})"
+    if ep in placed:
+        return f"{placed[ep].total()} nodes that it takes, and writes nothing of"
+    rows = []
+    for name, kinds in placed.items():
+        most = ", ".join(kind for kind, _ in kinds.most_common(_SHOWN))
+        rows.append(f"{kinds.total()} on {catalog.alias_of(name)} ({most})")
+    return "its nodes go elsewhere: " + ("; ".join(rows) or "there are none")
+
+
+def _tools(ep: str, libraries: Mapping[str, str]) -> dict[str, str]:
+    import onnxruntime
+
+    tools = {"onnxruntime": str(onnxruntime.__version__)}
+    known = catalog.find(ep)
+    for package in known.packages if known is not None else ():
+        version = version_of(package.name)
+        if version is not None:
+            tools[package.name] = version
+    for device in onnxruntime.get_ep_devices():
+        version = dict(device.ep_metadata).get("version")
+        if device.ep_name == ep and version:
+            tools[f"plugin of {catalog.alias_of(ep)}"] = str(version)
+    for name, library in libraries.items():
+        with Path(library).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        tools[f"library of {catalog.alias_of(name)}"] = digest
+    return tools
