@@ -2,43 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout import catalog
-from turnout.errors import MachineError
+from turnout.errors import LoadError, MachineError
 from turnout.runtime import failures, layout, prompt
 from turnout.runtime.codec import Codec
 from turnout.runtime.timing import LoadSpans
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GenaiConfig
+    from turnout.compiling.obtain import Progress
+    from turnout.compiling.options import CompileOptions
+    from turnout.compiling.prepare import Prepared
     from turnout.routing import Route
 
 Clock = Callable[[], float]
 Say = Callable[[str], None]
+NATIVE_CODE = "custom_ops_library"
+_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class How:
+    """How a bundle is to be loaded, beside its route.
+
+    `preparing` says what is compiled and shared ahead of time, None for nothing. `progress` is
+    told of jobs. `say` gets a line about a preparation that a user should know of.
+    `allow_native_code`: load the native libraries that the config names, too.
+    """
+
+    preparing: CompileOptions | None = None
+    progress: Progress | None = None
+    say: Say | None = None
+    allow_native_code: bool = False
 
 
 @dataclass
 class Loaded:
     """The runtime's objects for one bundle, and what is known about it.
 
-    `takes_steps`: whether a prompt can be appended piece by piece.
+    `takes_steps`: whether a prompt can be appended piece by piece. `prepared` is what it was
+    loaded from, to be closed once the objects are gone.
     """
 
     model: Any
     codec: Codec
     config: GenaiConfig
-    folder: Path
+    prepared: Prepared
     limits: prompt.Limits
     vocab_size: int | None
     eos_ids: frozenset[int]
     pad_id: int | None
     spans: LoadSpans
     takes_steps: bool
+
+    @property
+    def folder(self) -> Path:
+        """The folder that it was loaded from."""
+        return self.prepared.folder
 
 
 def effective_config(bundle: Bundle, route: Route | None) -> GenaiConfig:
@@ -56,26 +82,38 @@ def plugin_eps(config: GenaiConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name != catalog.CPU.name))
 
 
-def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = None) -> Loaded:
+def load(bundle: Bundle, route: Route | None, clock: Clock, how: How | None = None) -> Loaded:
     """Register, prepare and load. Raises `LoadError`, after which nothing is loaded.
 
     What the runtime says is attributed to a stage and its EP (`runtime.failures`). Errors
-    about the bundle itself, or about writing what was prepared, are passed through. `say` gets
-    a line about a preparation that a user should know of.
+    about the bundle itself, about compiling, or about writing what was prepared, are passed
+    through.
     """
+    how = how or How()
     config = effective_config(bundle, route)
     layout.check_type(config, bundle.path)
+    if not how.allow_native_code:
+        refuse_native_code(config, bundle)
     timer = _Timer(clock)
     with timer.span("registration"):
         register(config, bundle)
-    with timer.span("preparation"):
-        folder = _prepare(bundle, config, say)
+    with contextlib.ExitStack() as held:
+        with timer.span("preparation"):
+            prepared = _prepare(bundle, config, how)
+        held.callback(prepared.close)
+        loaded = _loaded(bundle, prepared, timer)
+        held.pop_all()
+        return loaded
+
+
+def _loaded(bundle: Bundle, prepared: Prepared, timer: _Timer) -> Loaded:
+    config = prepared.config
     parts: list[Any] = []
     try:
         with timer.span("config"):
             import onnxruntime_genai as og
 
-            parts.append(og.Config(str(folder)))
+            parts.append(og.Config(str(prepared.folder)))
         with timer.span("model"):
             parts.append(og.Model(parts[0]))
         with timer.span("tokenizer"):
@@ -94,7 +132,7 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
         model=model,
         codec=Codec(tokenizer, bundle.tokenizer_folder, vocab_size),
         config=config,
-        folder=folder,
+        prepared=prepared,
         limits=prompt.limits(config),
         vocab_size=vocab_size,
         eos_ids=frozenset(int(token) for token in tokenizer.eos_token_ids),
@@ -102,6 +140,37 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
         spans=timer.load_spans(),
         takes_steps=layout.takes_steps(config, bundle),
     )
+
+
+def refuse_native_code(config: GenaiConfig, bundle: Bundle) -> None:
+    """Raise `LoadError` where loading would run native code that the config chooses.
+
+    The key is looked for everywhere, not only where a stage is known to have its options: what
+    is overlooked would run with all of the user's rights.
+    """
+    for path, value in _named(config.document, NATIVE_CODE):
+        raise LoadError(
+            "The bundle's config has the runtime load native code, which is not done unasked.",
+            found=f"{NATIVE_CODE} {str(value)[:_SHOWN]!r}",
+            where=f"{bundle.path / 'genai_config.json'}: {path}",
+            fix="remove it; or, if you trust who made it, --allow-native-code "
+            "(in Python Session(allow_native_code=True))",
+        )
+
+
+def _named(value: Any, key: str, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Where in a document a key stands with a value, and the value."""
+    waiting = [(path, value)]
+    while waiting:
+        path, value = waiting.pop()
+        inner = value.items() if isinstance(value, dict) else ()
+        if isinstance(value, list):
+            inner = enumerate(value)
+        for name, item in inner:
+            place = f"{path}.{name}" if path else str(name)
+            if name == key and item is not None:
+                yield place, item
+            waiting.append((place, item))
 
 
 def register(config: GenaiConfig, bundle: Bundle) -> None:
@@ -117,10 +186,11 @@ def register(config: GenaiConfig, bundle: Bundle) -> None:
         raise failures.unavailable(error, eps, config, bundle.path) from error
 
 
-def _prepare(bundle: Bundle, config: GenaiConfig, say: Say | None) -> Path:
-    from turnout.compiling import loadable
+def _prepare(bundle: Bundle, config: GenaiConfig, how: How) -> Prepared:
+    from turnout.compiling.prepare import prepare
 
-    return loadable(bundle, config) if say is None else loadable(bundle, config, say=say)
+    said = {} if how.say is None else {"say": how.say}
+    return prepare(bundle, config, how.preparing, progress=how.progress, **said)
 
 
 class _Timer:
@@ -128,7 +198,7 @@ class _Timer:
         self._clock = clock
         self._spans: dict[str, float] = {}
 
-    @contextmanager
+    @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
         start = self._clock()
         yield

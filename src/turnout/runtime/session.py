@@ -1,6 +1,6 @@
 """A session: a bundle loaded along a route, and what it can be asked.
 
-with Session(bundle, route) as session:      # route=None: what the bundle says
+with Session(bundle, route, compile=True) as session:      # route=None: what the bundle says
     for text in session.stream("Hello"):
         print(text, end="")
 """
@@ -29,6 +29,9 @@ from turnout.runtime.prompt import Message, Prompt
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
+    from turnout.compiling.obtain import Progress
+    from turnout.compiling.options import CompileOptions
+    from turnout.compiling.prepare import Prepared
     from turnout.routing import Route
     from turnout.runtime.timing import LoadSpans
 
@@ -65,9 +68,14 @@ class Closable(Protocol):
 class Session:
     """A bundle, loaded along a route; used by one thread at a time.
 
-    `route` None loads the bundle as its config says. `clock` gives seconds and is read at
-    the boundaries of runtime calls. `say` gets a line about a preparation worth knowing of;
-    None logs it. Nothing is loaded before `load()` or the `with` block.
+    `route` None loads the bundle as its config says. `compile` compiles what it sends to EPs
+    that compile, ahead of time and once; `share` is how stages keep one copy of their weights,
+    one of `compiling.options.SHARE_WORDS`: None is "auto" with `compile`, else "off". `preparing`
+    says both in full, in their place. `progress` is told of what is compiled. `clock` gives
+    seconds and is read at the boundaries of runtime calls. `say` gets a line about a preparation
+    worth knowing of; None logs it. `allow_native_code` loads the native libraries that the
+    config names, which is refused otherwise. Nothing is loaded before `load()` or the `with`
+    block.
     """
 
     def __init__(
@@ -75,15 +83,25 @@ class Session:
         bundle: Bundle | Path | str,
         route: Route | None = None,
         *,
+        compile: bool = False,
+        share: str | None = None,
+        preparing: CompileOptions | None = None,
+        progress: Progress | None = None,
         clock: loading.Clock = time.perf_counter,
         say: loading.Say | None = None,
+        allow_native_code: bool = False,
     ) -> None:
         from turnout.bundle import Bundle
 
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         self.route = route
         self.clock = clock
-        self._say = say
+        self._how = loading.How(
+            preparing=_preparing(compile, share, preparing),
+            progress=progress,
+            say=say,
+            allow_native_code=allow_native_code,
+        )
         self._loaded: loading.Loaded | None = None
         # What holds native objects beside the session's own, to be closed with it.
         self.live: weakref.WeakSet[Closable] = weakref.WeakSet()
@@ -98,14 +116,19 @@ class Session:
     def load(self) -> LoadSpans:
         """Load, if it is not loaded yet; what it took. Raises `LoadError`, leaving nothing."""
         if self._loaded is None:
-            self._loaded = loading.load(self.bundle, self.route, self.clock, self._say)
+            self._loaded = loading.load(self.bundle, self.route, self.clock, self._how)
         return self._loaded.spans
 
     def unload(self) -> None:
         """Release everything native; streams that still run are closed. Safe at any time."""
         for holder in list(self.live):
             holder.close()
-        self._loaded = None
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            prepared = loaded.prepared
+            # The runtime lets go of the files first; some systems keep those that are in use.
+            del loaded
+            prepared.close()
 
     @property
     def is_loaded(self) -> bool:
@@ -120,6 +143,14 @@ class Session:
                 "The session is not loaded.", fix="call load(), or use it in a with block"
             )
         return self._loaded
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """What was compiled and shared; None where nothing was asked to be, or is loaded."""
+        asked = self._how.preparing
+        if asked is None or not asked.prepares or self._loaded is None:
+            return None
+        return self._loaded.prepared
 
     @property
     def in_effect(self) -> InEffect:
@@ -253,6 +284,22 @@ class Session:
         )
         self.live.add(generation)
         return generation
+
+
+def _preparing(
+    compile: bool, share: str | None, preparing: CompileOptions | None
+) -> CompileOptions | None:
+    from turnout.compiling.options import CompileOptions
+
+    if preparing is None:
+        return CompileOptions(compile=compile, share=share) if compile or share else None
+    if compile or share is not None:
+        raise UsageError(
+            "What to compile and to share is said twice.",
+            found="preparing, and compile or share",
+            expected="one of them",
+        )
+    return preparing
 
 
 def _known(search: dict[str, Any]) -> dict[str, Any]:
