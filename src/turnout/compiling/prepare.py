@@ -71,7 +71,8 @@ class Prepared:
 
     `compiled` maps stages to the keys of their entries, `uncompiled` those that were to be
     compiled to the reason why they are not; `missed` says of jobs that were compiled anew in what
-    they differ from what was stored. It is closed when the folder is not needed any more.
+    they differ from what was stored. `artifacts` are what took the place of stages' own graphs,
+    out of `entries`. It is closed when the folder is not needed any more.
     """
 
     folder: Path
@@ -82,6 +83,7 @@ class Prepared:
     missed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shared: Shared = field(default_factory=Shared)
     entries: tuple[Entry, ...] = ()
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> Prepared:
@@ -89,6 +91,18 @@ class Prepared:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def to_json(self) -> dict[str, Any]:
+        """What came of every stage, as plain data. Sizes are bytes."""
+        return {
+            "folder": str(self.folder),
+            "compiled": dict(self.compiled),
+            "uncompiled": dict(self.uncompiled),
+            "skipped": dict(self.skipped),
+            "missed": {name: list(lines) for name, lines in self.missed.items()},
+            "bytes": sum(entry.manifest.nbytes for entry in self.entries),
+            "shared": self.shared.to_json(),
+        }
 
     def close(self) -> None:
         """Remove what was made for this use alone. Safe to repeat."""
@@ -174,6 +188,7 @@ class _Preparation:
             missed=obtainer.missed,
             shared=self._figures(),
             entries=tuple(self.entries),
+            artifacts=self.artifacts,
         )
 
     def _share(self) -> None:

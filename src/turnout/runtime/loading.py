@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ Clock = Callable[[], float]
 Say = Callable[[str], None]
 NATIVE_CODE = "custom_ops_library"
 _SHOWN = 200
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,10 @@ def _named(value: Any, key: str, path: str = "") -> Iterator[tuple[str, Any]]:
     waiting = [(path, value)]
     while waiting:
         path, value = waiting.pop()
-        inner = value.items() if isinstance(value, dict) else ()
-        if isinstance(value, list):
+        inner: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, dict):
+            inner = value.items()
+        elif isinstance(value, list):
             inner = enumerate(value)
         for name, item in inner:
             place = f"{path}.{name}" if path else str(name)
@@ -189,8 +193,8 @@ def register(config: GenaiConfig, bundle: Bundle) -> None:
 def _prepare(bundle: Bundle, config: GenaiConfig, how: How) -> Prepared:
     from turnout.compiling.prepare import prepare
 
-    said = {} if how.say is None else {"say": how.say}
-    return prepare(bundle, config, how.preparing, progress=how.progress, **said)
+    say = how.say or _log.info
+    return prepare(bundle, config, how.preparing, progress=how.progress, say=say)
 
 
 class _Timer:

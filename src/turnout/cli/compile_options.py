@@ -1,0 +1,122 @@
+"""The options of every command that prepares a bundle ahead of time, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from turnout.compiling.options import CompileOptions
+
+TIMEOUT_S = 600.0
+
+CompileOption = Annotated[
+    bool,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile what the route sends to EPs that compile, ahead of time and once: the result "
+        "is stored and used again. Without it, such EPs compile in memory at each load.",
+    ),
+]
+ShareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--share",
+        metavar="off|auto|require|session|ep|prepacked",
+        help="How stages keep one copy of their weights: session makes equal stages one, ep lets "
+        "the EP share them, prepacked stores the CPU EP's own layout once; auto chooses, require "
+        "fails where nothing can be shared. off is the default, and auto with --compile.",
+    ),
+]
+RequireCompiledOption = Annotated[
+    bool,
+    typer.Option(
+        "--require-compiled",
+        help="Fail where a stage that could be compiled cannot; else it warns.",
+    ),
+]
+RebuildOption = Annotated[
+    bool, typer.Option("--rebuild", help="Compile anew what is stored already.")
+]
+NoCacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache", help="Compile into a temporary folder, which is removed at the end."
+    ),
+]
+ParanoidOption = Annotated[
+    bool,
+    typer.Option(
+        "--paranoid", help="Compare what is stored with its hashes before it is used; slower."
+    ),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--compile-timeout", metavar="SECONDS", help="How long compiling one stage may take."
+    ),
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="KEY=VALUE,...",
+        help="Compile for a device that is not here, such as soc_model=60,htp_arch=73.",
+    ),
+]
+NativeCodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-native-code",
+        help="Load native libraries that the bundle's config names (custom_ops_library). They run "
+        "with all your rights.",
+    ),
+]
+
+
+def options_from(
+    *,
+    compile: bool = False,
+    share: str | None = None,
+    require_compiled: bool = False,
+    rebuild: bool = False,
+    no_cache: bool = False,
+    paranoid: bool = False,
+    timeout: float = TIMEOUT_S,
+    target: Sequence[str] | None = None,
+) -> CompileOptions:
+    """What these options say. Raises `UsageError`, also for those that would do nothing."""
+    from turnout.compiling.options import CompileOptions
+    from turnout.compiling.targets import parse
+    from turnout.errors import UsageError
+
+    options = CompileOptions(
+        compile=compile,
+        share=None if share is None else share.strip().lower(),
+        require_compiled=require_compiled,
+        rebuild=rebuild,
+        no_cache=no_cache,
+        paranoid=paranoid,
+        timeout_s=timeout,
+        target=parse(target or ()),
+    )
+    idle = [
+        name
+        for name, given in (
+            ("--rebuild", rebuild),
+            ("--no-cache", no_cache),
+            ("--paranoid", paranoid),
+            ("--target", bool(target)),
+            ("--compile-timeout", timeout != TIMEOUT_S),
+        )
+        if given
+    ]
+    if idle and not options.prepares:
+        raise UsageError(
+            "Nothing is prepared ahead of time that this could apply to.",
+            found=", ".join(idle),
+            expected="--compile or --share with it",
+        )
+    return options
