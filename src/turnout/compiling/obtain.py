@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from turnout.compiling import keys
 from turnout.compiling.places import cannot_write, opened
+from turnout.compiling.simulate import prove
 from turnout.compiling.store import Entry, Store, manifest_of
 from turnout.errors import CompileError, ProcessError, TurnoutError, WriteError
 
@@ -144,6 +145,9 @@ class Obtainer:
         with _judged_by_what_it_left(job) as ending:
             ending.answer = call_worker(job.kind, argument, limit, f"compiling {job.name}")
         graphs, saved, checked = self._verified(staging, job, ending)
+        if job.kind == "context":
+            limit = self.options.timeout_s
+            checked = prove(job, staging, graphs, argument["libraries"], timeout=limit).checked
         tools = ending.answer.get("tools", {}) if ending.answer else {}
         manifest = manifest_of(
             inputs,

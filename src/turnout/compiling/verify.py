@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from turnout import catalog
 from turnout.bundle import GraphFile
+from turnout.compiling.coverage import require_coverage
 from turnout.compiling.naming import context_name
+from turnout.compiling.targets import took_effect
 from turnout.compiling.verify_binaries import Binaries
 from turnout.compiling.verify_interface import require_same_interface
 from turnout.errors import BundleError, CompileError
@@ -71,6 +73,8 @@ class _Verification:
             graph = self._graph(member)
             self.graphs[member.stage] = graph.path.name
             require_same_interface(sources[member.stage], graph)
+            took_effect(graph, self.job.ep, self.job.target)
+            require_coverage(member.stage, sources[member.stage], graph)
             self._require_inside(graph, sources[member.stage])
             for context in graph.ep_contexts:
                 self._require_context(graph, context)

@@ -19,6 +19,7 @@ from typing import Any
 from turnout import catalog
 from turnout.bundle import INITIALIZER_FOLDER, GraphFile
 from turnout.compiling.naming import context_name
+from turnout.compiling.targets import backend_library, provider_options
 from turnout.compiling.worker_sessions import message_of, open_session, register
 from turnout.errors import BundleError, CompileError, TurnoutError
 from turnout.machine.origins import version_of
@@ -92,7 +93,7 @@ def _compile(
         return open_session(
             Path(member["graph"]),
             ep=ep,
-            provider_options={**argument["provider_options"], **argument["target"]},
+            provider_options=_provider_options(argument),
             session_options=entries,
         )
     except TurnoutError:
@@ -103,6 +104,14 @@ def _compile(
             found=message_of(error),
             where=member["graph"],
         ) from error
+
+
+def _provider_options(argument: Mapping[str, Any]) -> dict[str, str]:
+    ep = argument["ep"]
+    options = provider_options(ep, argument["provider_options"], argument["target"])
+    if ep in argument["libraries"]:
+        backend_library(ep, options, argument["libraries"][ep])
+    return options
 
 
 def _require_compiled(session: Any, ep: str, stage: str, target: Path) -> None:

@@ -6,8 +6,11 @@ is made up: it is the same for both, and the same every time.
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnout.compiling.worker_sessions import message_of, open_session, register
 from turnout.errors import CompileError
 
 if TYPE_CHECKING:
@@ -25,34 +28,40 @@ def simulate_here(argument: dict[str, Any]) -> dict[str, Any]:
 
     Both are paths of graphs. `libraries` are those of plugins, by EP; `provider_options` are
     those that were compiled with, the target's included; `source_options` and `compiled_options`
-    are session options. Returns {"ratio": the largest difference as a part of the largest value
-    of the same output, "outputs": {name: {"difference", "value"}}}, or {"reason": why there is
-    nothing to compare}. Raises `CompileError` where the compiled graph does not load or run.
+    are session options. Returns what `compared` does, or {"reason": why there is nothing to
+    compare}. Raises `CompileError` where the compiled graph does not load or run.
     """
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(4)
-    for ep, library in argument["libraries"].items():
-        onnxruntime.register_execution_provider_library(ep, library)
-    reference = _reference(argument)
+    register(argument["libraries"])
     try:
-        feeds, wanted = _answered(reference)
+        feeds, wanted = _answered(_reference(argument))
     except Exception as error:  # the runtime's errors have no base of their own
-        return {"reason": f"the CPU EP does not run made-up input: {_short(error)}"}
-    names = [value.name for value in reference.get_outputs()]
+        return {"reason": f"the CPU EP does not run it on made-up input: {message_of(error)}"}
+    names = list(wanted)
     try:
-        found = dict(zip(names, _simulator(argument).run(names, feeds), strict=True))
-    except Exception as error:  # the runtime's errors have no base of their own
+        session = open_session(
+            Path(argument["compiled"]),
+            ep=argument["ep"],
+            provider_options=argument["provider_options"],
+            session_options=argument.get("compiled_options", {}),
+        )
+        found = dict(zip(names, session.run(names, feeds), strict=True))
+    except Exception as error:
         raise CompileError(
             "What was compiled does not run in the simulator of its device.",
-            found=_short(error),
+            found=message_of(error),
             where=argument["compiled"],
         ) from error
     return compared(found, wanted)
 
 
 def compared(found: Arrays, wanted: Arrays) -> dict[str, Any]:
-    """How far `found` is from `wanted`, output by output, and the worst of them as "ratio"."""
+    """{"ratio": how far `found` is from `wanted` in the worst output, "outputs": {name:
+    {"difference", "value"}}}, the largest of each.
+
+    The ratio is the root mean square of the differences as a part of that of the values: one
+    value that rounds differently does not decide over thousands. Infinite for another shape, and
+    for what is no number.
+    """
     import numpy as np
 
     outputs: dict[str, dict[str, float]] = {}
@@ -62,12 +71,16 @@ def compared(found: Arrays, wanted: Arrays) -> dict[str, Any]:
         right = np.asarray(wanted[name], np.float64)
         if left.shape != right.shape:
             return {"ratio": float("inf"), "outputs": {}}
-        difference = float(np.max(np.abs(left - right), initial=0.0))
-        value = float(np.max(np.abs(right), initial=0.0))
-        outputs[name] = {"difference": difference, "value": value}
-        # Not a number, or no answer where one is due: as wrong as can be.
-        ratio = difference / value if value else (0.0 if difference == 0 else float("inf"))
-        worst = max(worst, ratio) if ratio == ratio else float("inf")  # noqa: PLR0124
+        noise, signal = (
+            float(np.sqrt(np.mean(array * array))) if array.size else 0.0
+            for array in (left - right, right)
+        )
+        outputs[name] = {
+            "difference": float(np.max(np.abs(left - right), initial=0.0)),
+            "value": float(np.max(np.abs(right), initial=0.0)),
+        }
+        ratio = noise / signal if signal else (0.0 if noise == 0 else float("inf"))
+        worst = max(worst, ratio) if math.isfinite(ratio) else float("inf")
     return {"ratio": worst, "outputs": outputs}
 
 
@@ -82,17 +95,6 @@ def _reference(argument: dict[str, Any]) -> Any:
     return onnxruntime.InferenceSession(
         argument["source"], options, providers=["CPUExecutionProvider"]
     )
-
-
-def _simulator(argument: dict[str, Any]) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    for key, value in argument.get("compiled_options", {}).items():
-        options.add_session_config_entry(key, value)
-    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == argument["ep"]]
-    options.add_provider_for_devices(devices[:1], argument["provider_options"])
-    return onnxruntime.InferenceSession(argument["compiled"], options)
 
 
 def _answered(session: Any) -> tuple[Arrays, Arrays]:
@@ -123,7 +125,3 @@ def _made_up(value: Any, whole: int) -> Any:
     if dtype in {"float16", "float32", "float64"}:
         return generator.standard_normal(shape).astype(dtype)
     return np.full(shape, whole, dtype)
-
-
-def _short(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1][-300:]
