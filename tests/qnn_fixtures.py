@@ -6,14 +6,14 @@ One two-layer perceptron is written twice, for prompts of 8 tokens ("context") a
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from bundle_fixtures import CONTEXT_LENGTH, VOCAB, WeightFile, write_config, write_tokenizer
 from onnx import TensorProto, helper, numpy_helper
+
+from bundle_fixtures import CONTEXT_LENGTH, VOCAB, WeightFile, write_config, write_tokenizer
 
 HIDDEN, INNER, WINDOW = 64, 1024, 8
 DATA_FILE = "weights.data"
@@ -48,6 +48,73 @@ def write_pair(folder: Path) -> dict[str, Path]:
     }
 
 
+def build_bundle(folder: Path) -> Path:
+    """A pipeline of static stages: embeddings, context and iterator (QDQ), lm_head."""
+    write_pair(folder)
+    weights = WeightFile(folder / "float.data")
+    info = helper.make_tensor_value_info
+    ids = info("input_ids", TensorProto.INT64, ["batch", "sequence"])
+    hidden = info("hidden", TensorProto.FLOAT, ["batch", "sequence", HIDDEN])
+    normed = info("normed", TensorProto.FLOAT, ["batch", "sequence", HIDDEN])
+    logits = info("logits", TensorProto.FLOAT, ["batch", "sequence", VOCAB])
+    embed = helper.make_node("Gather", ["embed", "input_ids"], ["hidden"], name="embed")
+    head = helper.make_node("MatMul", ["normed", "lm_head"], ["logits"], name="head")
+    for name, node, given, made, shape in (
+        ("embeddings", embed, ids, hidden, (VOCAB, HIDDEN)),
+        ("lm_head", head, normed, logits, (HIDDEN, VOCAB)),
+    ):
+        tensor = weights.tensor("embed" if name == "embeddings" else "lm_head", shape)
+        graph = helper.make_graph([node], name, [given], [made], [tensor])
+        _save(graph, folder / f"{name}.onnx")
+    write_config(folder, _config())
+    write_tokenizer(folder)
+    return folder
+
+
+def _config() -> dict[str, Any]:
+    stages: dict[str, dict[str, Any]] = {
+        "embeddings": {"inputs": ["input_ids"], "outputs": ["hidden"]},
+        "context": {"inputs": ["hidden"], "outputs": ["normed"], "run_on_token_gen": False},
+        "iterator": {"inputs": ["hidden"], "outputs": ["normed"], "run_on_prompt": False},
+        "lm_head": {"inputs": ["normed"], "outputs": ["logits"], "is_lm_head": True},
+    }
+    for name, stage in stages.items():
+        stage["filename"] = f"{name}.onnx"
+    decoder = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "head_size": HIDDEN,
+        "hidden_size": HIDDEN,
+        "inputs": {"input_ids": "input_ids"},
+        "outputs": {"logits": "logits"},
+        "num_attention_heads": 1,
+        "num_hidden_layers": 1,
+        "num_key_value_heads": 1,
+        "sliding_window": {
+            "window_size": WINDOW,
+            "pad_value": 0,
+            "alignment": "left",
+            "slide_inputs": True,
+            "slide_key_value_cache": False,
+        },
+        "pipeline": [stages],
+    }
+    model = {
+        "bos_token_id": 256,
+        "context_length": CONTEXT_LENGTH,
+        "decoder": decoder,
+        "eos_token_id": 257,
+        "pad_token_id": 257,
+        "type": "decoder-pipeline",
+        "vocab_size": VOCAB,
+    }
+    search = {
+        "do_sample": False,
+        "max_length": CONTEXT_LENGTH,
+        "past_present_share_buffer": False,
+    }
+    return {"model": model, "search": search}
+
+
 def write_graph(path: Path, weights: QuantizedWeights, tokens: int) -> Path:
     """hidden [1, tokens, 64] -> normed, the same shape, by two products with a ReLU between."""
     shape = [1, tokens, HIDDEN]
@@ -78,9 +145,12 @@ def write_graph(path: Path, weights: QuantizedWeights, tokens: int) -> Path:
         [info("normed", TensorProto.FLOAT, shape)],
         initializers,
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10, producer_name="fixtures"
-    )
+    return _save(graph, path)
+
+
+def _save(graph: onnx.GraphProto, path: Path) -> Path:
+    opsets = [helper.make_opsetid("", 21)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="fixtures")
     path.write_bytes(model.SerializeToString())
     return path
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from turnout import catalog
 from turnout.compiling.jobs import Job, Member
 from turnout.compiling.keys import material
+from turnout.compiling.targets import for_ep, require_taken
 from turnout.errors import BundleError
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def plan_contexts(
     """A job for every stage whose EP compiles ahead of time; one for each of `groups`.
 
     `groups` are stages whose weights their EP is to share. `target` describes a device that is
-    not here. Raises `BundleError` for a bundle whose graphs cannot be read.
+    not here, for the EPs that compile for such. Raises `BundleError` for a bundle whose graphs
+    cannot be read, `UsageError` for a target that an EP cannot have, or that none takes.
     """
     routed = replace(bundle, config=effective)
     skipped: dict[str, str] = {}
@@ -47,7 +49,8 @@ def plan_contexts(
     jobs = []
     for names in _in_jobs(able, groups):
         stages = [able[name] for name in names]
-        jobs.append(_job(routed, stages, target or {}))
+        jobs.append(_job(routed, stages, for_ep(stages[0].ep, target or {})))
+    require_taken([job.target for job in jobs], target or {})
     return Plan(tuple(jobs), skipped)
 
 

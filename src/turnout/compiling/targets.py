@@ -84,6 +84,29 @@ def validate(ep: str, target: Mapping[str, str]) -> None:
         )
 
 
+def for_ep(ep: str, target: Mapping[str, str]) -> dict[str, str]:
+    """The target as far as it concerns `ep`: {} for one that compiles for this machine alone.
+
+    Raises `UsageError` for a target that the EP cannot have.
+    """
+    known = catalog.find(ep)
+    if known is None or known.target is None:
+        return {}
+    validate(ep, target)
+    return dict(target)
+
+
+def require_taken(taken: Iterable[Mapping[str, str]], target: Mapping[str, str]) -> None:
+    """Raise `UsageError` for a target that no job takes."""
+    if target and not any(taken):
+        raise UsageError(
+            "The target describes a device, and no stage is compiled for it.",
+            found=_said(target),
+            expected=f"a stage on {_able()}",
+            fix="route a stage there with --ep or --stage",
+        )
+
+
 def provider_options(
     ep: str, options: Mapping[str, str], target: Mapping[str, str]
 ) -> dict[str, str]:
@@ -202,13 +225,16 @@ def _file_name(stem: str) -> str:
 def _offline(ep: str) -> catalog.OfflineTarget:
     known = catalog.find(ep)
     if known is None or known.target is None:
-        able = [found.alias for found in catalog.EPS if found.target is not None]
         raise UsageError(
             f"The EP {catalog.alias_of(ep)} compiles for the devices of this machine alone.",
-            expected=f"a target with {' or '.join(able)}",
+            expected=f"a target with {_able()}",
             fix="compile on the machine that has the device",
         )
     return known.target
+
+
+def _able() -> str:
+    return " or ".join(found.alias for found in catalog.EPS if found.target is not None)
 
 
 def _number(text: str) -> int | None:

@@ -52,7 +52,7 @@ def compile_here(argument: dict[str, Any]) -> dict[str, Any]:
         target = staging / context_name(member["stage"], argument["ep"])
         entries = _entries(argument, member, target, last=index == len(members) - 1)
         session = _compile(argument, member, entries)
-        _require_compiled(session, argument["ep"], member["stage"], target)
+        _require_compiled(session, argument, member, target)
         if argument["shared"] and anchor is None:
             anchor = session
         # One that is not needed any more makes room for the next.
@@ -114,21 +114,34 @@ def _provider_options(argument: Mapping[str, Any]) -> dict[str, str]:
     return options
 
 
-def _require_compiled(session: Any, ep: str, stage: str, target: Path) -> None:
+def _require_compiled(
+    session: Any, argument: Mapping[str, Any], member: Mapping[str, Any], target: Path
+) -> None:
     """Raises `CompileError` where an EP took nothing: then no graph, or an uncompiled one, is
     written, and nothing else says so.
     """
+    ep = argument["ep"]
     try:
         compiled = bool(GraphFile.read(target).ep_contexts)
     except BundleError:
         compiled = False
     if not compiled:
+        check = "check the target, " if argument["target"] else ""
         raise CompileError(
-            f"For {catalog.alias_of(ep)}, nothing was compiled of the stage {stage!r}.",
-            found=_where_nodes_went(session, ep),
+            f"For {catalog.alias_of(ep)}, nothing was compiled of the stage {member['stage']!r}.",
+            found=_where_nodes_went(session, ep) + _open_shapes(Path(member["graph"])),
             expected="nodes that this EP takes",
-            fix="route the stage to another EP, or leave it uncompiled",
+            fix=f"{check}route the stage to another EP, or leave it uncompiled",
         )
+
+
+def _open_shapes(graph: Path) -> str:
+    """What some EPs do not take, as the rest of a sentence."""
+    for value in GraphFile.read(graph).inputs:
+        if any(not isinstance(size, int) for size in value.shape or ()):
+            shape = ", ".join(str(size) for size in value.shape or ())
+            return f"; the input {value.name[:80]} has the open shape [{shape[:80]}]"
+    return ""
 
 
 def _where_nodes_went(session: Any, ep: str) -> str:
