@@ -289,15 +289,22 @@ def _host() -> str:
     return re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40]
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Remove staging folders of this host's dead processes that nothing touches any more.
+def abandoned(folder: Path) -> list[Path]:
+    """Staging folders of this host's dead processes that nothing touches any more.
 
     Containers may share a host's name and not its process numbers, hence the age as well.
     """
+    found = []
     for path in folder.glob(f"{STAGING_PREFIX}{_host()}.*.*"):
         number = path.name.split(".")[-2]
         if number.isdigit() and not _is_alive(int(number)) and _age(path) > _ABANDONED_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
+            found.append(path)
+    return found
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for path in abandoned(folder):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_alive(process: int) -> bool:

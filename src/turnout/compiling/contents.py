@@ -60,14 +60,22 @@ class Contents:
 
     @classmethod
     def of(
-        cls, source: Bundle, effective: GenaiConfig, target: Path, artifacts: Mapping[str, Artifact]
+        cls,
+        source: Bundle,
+        effective: GenaiConfig,
+        target: Path,
+        artifacts: Mapping[str, Artifact],
+        *,
+        beside: bool = False,
     ) -> Contents:
         """What is in a derived bundle at `target`; `artifacts` are those of prepared stages.
 
-        `effective` names the source's own graphs for them. Raises `GraphError` or `BundleError`.
+        `effective` names the source's own graphs for them. `beside`: the weights are in it, too,
+        as they always are where it cannot find them elsewhere. Raises `GraphError` or
+        `BundleError`.
         """
         bundle = replace(source, config=effective)
-        beside = bundle.blobs is not None or bundle.path.drive != target.drive
+        beside = beside or bundle.blobs is not None or bundle.path.drive != target.drive
         graphs, binaries = set(), set()
         data, all_weights = set(_shared_initializers(bundle)), set()
         options: dict[str, dict[str, str]] = {}
@@ -82,7 +90,7 @@ class Contents:
                 if beside and artifact.binds_source:
                     data |= weights
                 options[stage.name] = _artifact_options(
-                    bundle, stage, artifact, None if beside else target
+                    bundle, stage, artifact, bundle.path if beside else target
                 )
                 continue
             graphs.add(_name(bundle, bundle.graph_path(stage)))
@@ -122,6 +130,7 @@ class Contents:
             "config_sha256": hashlib.sha256(self.config.text.encode()).hexdigest(),
             "copied": {name: _stamp(self.source(name), copied=True) for name in self.copies},
             "linked": {name: _stamp(self.source(name), copied=False) for name in self.links},
+            "prepared": sorted({str(path.parent) for path in self.prepared.values()}),
         }
 
     def written(self, folder: Path) -> dict[str, object]:
@@ -133,16 +142,17 @@ class Contents:
 
 
 def _artifact_options(
-    bundle: Bundle, stage: Stage, artifact: Artifact, target: Path | None
+    bundle: Bundle, stage: Stage, artifact: Artifact, origin: Path
 ) -> dict[str, str]:
-    """The session options that a prepared stage is loaded with, from `target`.
+    """The session options that a prepared stage is loaded with.
 
-    None: its weights are beside it there.
+    `origin` is the folder from which its weights are looked for: the derived bundle or, where
+    that has them as the source has, the source.
     """
     options = dict(artifact.options)
-    if artifact.binds_source and target is not None:
-        folder = os.path.relpath(bundle.data_folder(stage), target)
-        options[INITIALIZER_FOLDER] = Path(folder).as_posix()
+    folder = Path(os.path.relpath(bundle.data_folder(stage), origin)).as_posix()
+    if artifact.binds_source and folder != ".":
+        options[INITIALIZER_FOLDER] = folder
         if len(artifact.files) > 1:
             options[CONTEXT_PATH] = artifact.graph
     return options

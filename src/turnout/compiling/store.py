@@ -143,11 +143,14 @@ class Store:
         publish_folder(staging, target)
         return read_entry(target)
 
-    def remove(self, folder: Path) -> int:
-        """Remove an entry, usable or not, under its lock; the bytes that it took."""
+    def remove(self, folder: Path, *, wait_s: float = _LOCK_S) -> int:
+        """Remove an entry, usable or not, under its lock; the bytes that it took.
+
+        Raises `WriteError` where another process works on it for more than `wait_s` seconds.
+        """
         if folder.parent != self.folder:
             raise CompileError(f"{folder} is not in the store.", expected=f"inside {self.folder}")
-        with self._locked(folder.name):
+        with self._locked(folder.name, wait_s):
             size = folder_bytes(folder)
             # Renamed first, so that nobody finds half of it.
             doomed = self.folder / f"{STAGING_PREFIX}removed-{folder.name}"
@@ -163,15 +166,20 @@ class Store:
         """Remove what killed processes left, where nobody is at work; the bytes that it took."""
         freed = 0
         for staging in self._named(STAGING_PREFIX):
-            key = staging.name.removeprefix(STAGING_PREFIX).removeprefix("removed-")
-            lock = FileLock(self._lock_path(key), timeout=0)
-            try:
-                with lock:
+            with self._idle(staging) as idle:
+                if idle:
                     freed += folder_bytes(staging)
                     _remove(staging)
-            except (Timeout, OSError):
-                continue  # somebody is at work there
         return freed
+
+    def abandoned(self) -> list[Path]:
+        """What `sweep` would remove now."""
+        found = []
+        for staging in self._named(STAGING_PREFIX):
+            with self._idle(staging) as idle:
+                if idle:
+                    found.append(staging)
+        return found
 
     def verify(self, entry: Entry, hashes: ContentHashes | None = None) -> None:
         """Compare every file of an entry with its hash. Raises `CompileError`."""
@@ -200,13 +208,28 @@ class Store:
         return self.folder / f".{name}.lock"
 
     @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        lock = FileLock(self._lock_path(name), timeout=_LOCK_S)
+    def _idle(self, staging: Path) -> Iterator[bool]:
+        """Whether nobody is at work in a staging folder, which stays so meanwhile."""
+        key = staging.name.removeprefix(STAGING_PREFIX).removeprefix("removed-")
+        lock = FileLock(self._lock_path(key), timeout=0)
+        try:
+            lock.acquire()
+        except (Timeout, OSError):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, wait_s: float = _LOCK_S) -> Iterator[None]:
+        lock = FileLock(self._lock_path(name), timeout=wait_s)
         try:
             lock.acquire()
         except Timeout as error:
             raise WriteError(
-                f"Another process has been compiling for {_LOCK_S / 3600:g} hours.",
+                f"Another process has been at work on {name} for {wait_s:g} seconds.",
                 where=self._lock_path(name),
                 fix="wait for it, or end it",
             ) from error
