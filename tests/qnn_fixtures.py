@@ -166,3 +166,36 @@ def _requantized(source: str, target: str) -> list[onnx.NodeProto]:
 def _dequantized(weight: str) -> onnx.NodeProto:
     inputs = [weight, "weight.step", "weight.zero"]
     return helper.make_node("DequantizeLinear", inputs, [f"{weight}.d"], name=f"{weight}.d")
+
+
+def write_products(
+    path: Path, activation: str | None, step: float, *, open_product: bool = False
+) -> Path:
+    """x [1, 8, 64] -> y: a product and an activation in QDQ, or (None) a product in floats.
+
+    `open_product` makes it an activation alone, with a product of open shape beside it.
+    """
+    values = np.random.default_rng(3).normal(0, 0.125, (HIDDEN, HIDDEN))
+    info = helper.make_tensor_value_info
+    given, made = info("x", TensorProto.FLOAT, [1, WINDOW, HIDDEN]), "y"
+    inputs = [given]
+    outputs = [info("y", TensorProto.FLOAT, [1, WINDOW, HIDDEN])]
+    floats = numpy_helper.from_array(values.astype(np.float32), "w")
+    initializers = [floats]
+    nodes = [helper.make_node("MatMul", ["x", "w"], [made], name="product")]
+    if activation is not None:
+        initializers = [
+            numpy_helper.from_array(np.float32(step), "step"),
+            numpy_helper.from_array(np.uint16(1 << 15), "zero"),
+        ]
+        nodes = [
+            *_requantized("x", "a"),
+            helper.make_node(activation, ["a"], ["b"], name="activation"),
+            *_requantized("b", "y"),
+        ]
+    if open_product:
+        initializers.append(floats)
+        inputs.append(info("z", TensorProto.FLOAT, ["rows", HIDDEN]))
+        outputs.append(info("p", TensorProto.FLOAT, ["rows", HIDDEN]))
+        nodes.append(helper.make_node("MatMul", ["z", "w"], ["p"], name="product"))
+    return _save(helper.make_graph(nodes, path.stem, inputs, outputs, initializers), path)

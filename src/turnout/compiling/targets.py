@@ -198,7 +198,8 @@ def backend_library(ep: str, options: Mapping[str, str], plugin: Path | str) -> 
     stem = known.backends.get(value)
     path = folder / (_file_name(stem) if stem is not None else value)
     bare = PurePosixPath(value).name == value == PureWindowsPath(value).name
-    if stem is None and not bare and path.resolve().parent != folder.resolve():
+    inside = Path(value).is_absolute() and path.resolve().parent == folder.resolve()
+    if stem is None and not (bare or inside):
         raise CompileError(
             f"The option {option} of {known.alias} names a library outside of its plugin.",
             found=value[:_SHOWN],
