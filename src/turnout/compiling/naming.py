@@ -19,6 +19,11 @@ def context_name(stage: str, ep: str) -> str:
     return f"{_word(stage)}_{_word(catalog.alias_of(ep))}_ctx.onnx"
 
 
+def prepacked_name(stage: str) -> str:
+    """`context_prepacked.onnx`: the file of a stage whose weights were packed."""
+    return f"{_word(stage)}_prepacked.onnx"
+
+
 def _word(name: str) -> str:
     """A name as a part of a file's name, different for different names."""
     if _PLAIN.fullmatch(name):
