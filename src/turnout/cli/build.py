@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnout.cli.ending import ended_cleanly
 from turnout.cli.output import (
     DebugOption,
     JsonOption,
@@ -99,7 +98,7 @@ def build(
     from turnout import building
 
     started = time.perf_counter()
-    with _ended_cleanly(), _progress_bar(shown=not quiet) as progress:
+    with ended_cleanly(), _progress_bar(shown=not quiet) as progress:
         path = building.build(
             source,
             output,
@@ -120,25 +119,6 @@ def build(
         verbose=verbose,
         quiet=quiet,
     )
-
-
-@contextlib.contextmanager
-def _ended_cleanly() -> Iterator[None]:
-    """Let a plain `kill`, or a terminal that closes, unwind the build as Ctrl-C does."""
-
-    def end(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [getattr(signal, name) for name in names]
-    # One that is ignored (by `nohup`) is meant to be.
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [signal.signal(number, end) for number in heeded]
-    try:
-        yield
-    finally:
-        for number, handler in zip(heeded, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _report(

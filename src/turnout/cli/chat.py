@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli import compile_options as preparing
 from turnout.cli import route_options as routes
 from turnout.cli import search_options as search
 from turnout.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
@@ -38,6 +39,15 @@ def chat(
     reproducible: routes.ReproducibleOption = False,
     route: routes.RouteOption = None,
     save_route: routes.SaveRouteOption = None,
+    compile: preparing.CompileOption = False,
+    share: preparing.ShareOption = None,
+    require_compiled: preparing.RequireCompiledOption = False,
+    rebuild: preparing.RebuildOption = False,
+    no_cache: preparing.NoCacheOption = False,
+    paranoid: preparing.ParanoidOption = False,
+    compile_timeout: preparing.TimeoutOption = preparing.TIMEOUT_S,
+    target: preparing.TargetOption = None,
+    allow_native_code: preparing.NativeCodeOption = False,
     stats: search.StatsOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,  # noqa: ARG001 - every command has it
@@ -50,6 +60,7 @@ def chat(
     conversation. With --json, the whole of it is printed at the end.
     """
     from turnout.cli.chatting import Chat
+    from turnout.cli.ending import ended_cleanly
     from turnout.cli.sessions import open_session, try_template
     from turnout.cli.streams import results_only
     from turnout.runtime import Conversation, SearchOptions
@@ -73,13 +84,32 @@ def chat(
         session_option=session_option,
         reproducible=reproducible,
     )
+    prepared = preparing.options_from(
+        compile=compile,
+        share=share,
+        require_compiled=require_compiled,
+        rebuild=rebuild,
+        no_cache=no_cache,
+        paranoid=paranoid,
+        timeout=compile_timeout,
+        target=target,
+    )
     if system is not None:
         check_text(system, "system message")
     try:
         with (
             results_only(),
+            ended_cleanly(when=prepared.prepares),
             open_session(
-                bundle, request, inventory, route=route, save_route=save_route, quiet=quiet
+                bundle,
+                request,
+                inventory,
+                route=route,
+                save_route=save_route,
+                preparing=prepared,
+                allow_native_code=allow_native_code,
+                quiet=quiet,
+                progress=not as_json,
             ) as session,
         ):
             try_template(session)

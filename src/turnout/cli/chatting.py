@@ -74,6 +74,7 @@ class Chat:
             **self._transcript(),
             "turns": self._turns,
             "load": self._conversation.session.load().to_json(),
+            "prepared": stats.prepared_document(self._conversation.session),
         }
 
     def _take(self, line: str) -> None:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnout.cli import compile_options as preparing
 from turnout.cli import route_options as routes
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
     from turnout.cli.explaining import Explained
+    from turnout.compiling.options import CompileOptions
     from turnout.machine import Inventory
     from turnout.routing import Route, RouteRequest
+    from turnout.runtime.loading import How
     from turnout.runtime.placement import Placement
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
@@ -36,6 +39,15 @@ def explain(
     reproducible: routes.ReproducibleOption = False,
     route: routes.RouteOption = None,
     save_route: routes.SaveRouteOption = None,
+    compile: preparing.CompileOption = False,
+    share: preparing.ShareOption = None,
+    require_compiled: preparing.RequireCompiledOption = False,
+    rebuild: preparing.RebuildOption = False,
+    no_cache: preparing.NoCacheOption = False,
+    paranoid: preparing.ParanoidOption = False,
+    compile_timeout: preparing.TimeoutOption = preparing.TIMEOUT_S,
+    target: preparing.TargetOption = None,
+    allow_native_code: preparing.NativeCodeOption = False,
     measure: Annotated[
         bool,
         typer.Option(
@@ -58,15 +70,20 @@ def explain(
     """What a route does to every stage, and why, before anything is loaded.
 
     For each stage: from which EP, to which, on what device, where its options come from, and
-    whether the machine has them; then the difference that it makes to the bundle's config.
+    whether the machine has them; then the difference that it makes to the bundle's config. With
+    --compile or --share, what would be compiled and shared, and what of it is stored already.
     Without options, what the bundle says. Nothing is loaded and nothing is written, unless
-    --measure or --save-route asks for it. With -q, the stages alone; with -v, the prompt and the
-    tokens of a measurement apart.
+    --measure or --save-route asks for it; --measure compiles what it is asked to. With -q, the
+    stages alone; with -v, the prompt and the tokens of a measurement apart.
     """
     from turnout.bundle import Bundle
+    from turnout.cli.ending import ended_cleanly
     from turnout.cli.explaining import document, lines
     from turnout.cli.folding import printable
+    from turnout.cli.progress import JobProgress
+    from turnout.cli.sessions import note
     from turnout.cli.text import writer
+    from turnout.runtime.loading import How
 
     request = routes.request_from(
         ep=ep,
@@ -77,14 +94,32 @@ def explain(
         session_option=session_option,
         reproducible=reproducible,
     )
+    prepared = preparing.options_from(
+        compile=compile,
+        share=share,
+        require_compiled=require_compiled,
+        rebuild=rebuild,
+        no_cache=no_cache,
+        paranoid=paranoid,
+        timeout=compile_timeout,
+        target=target,
+    )
     routes.exclusive(route, request)
     _check_measure(measure, inventory, time_limit)
     opened = Bundle.open(bundle)
-    explained = _explained(opened, request, routes.inventory_from(inventory), route)
+    explained = _explained(opened, request, routes.inventory_from(inventory), route, prepared)
     if save_route is not None:
         explained.route.save(save_route)
     if measure:
-        explained = explained.with_placement(_measured(opened, explained.route, time_limit))
+        how = How(
+            prepared,
+            JobProgress(shown=not (quiet or as_json)),
+            lambda line: note(line, quiet=quiet),
+            allow_native_code,
+        )
+        with ended_cleanly(when=prepared.prepares):
+            placement = _measured(opened, explained.route, time_limit, how)
+        explained = explained.with_placement(placement)
     if as_json:
         print_json(document(explained))
         return
@@ -110,9 +145,14 @@ def _check_measure(measure: bool, inventory: Path | None, time_limit: float) -> 
 
 
 def _explained(
-    bundle: Bundle, request: RouteRequest, machine: Inventory | None, saved: Path | None
+    bundle: Bundle,
+    request: RouteRequest,
+    machine: Inventory | None,
+    saved: Path | None,
+    options: CompileOptions,
 ) -> Explained:
     from turnout.cli.explaining import Explained
+    from turnout.cli.sessions import with_target
     from turnout.errors import MachineError
     from turnout.machine import Inventory
     from turnout.routing import Route, apply
@@ -121,6 +161,8 @@ def _explained(
     given = machine is not None
     if machine is None and request.needs_inventory:
         machine = Inventory.discover()
+    if options.target and machine is not None:
+        machine = with_target(machine, options.target)
     if saved is not None:
         chosen = Route.load(saved, bundle, machine)
     else:
@@ -129,7 +171,13 @@ def _explained(
         # What the bundle says is explained on a machine whose runtimes do not load, too.
         with contextlib.suppress(MachineError):
             machine = Inventory.discover()
-    return Explained(bundle, chosen, apply(bundle.config, chosen), machine, elsewhere=given)
+    effective = apply(bundle.config, chosen)
+    foreseen = None
+    if options.prepares:
+        from turnout.compiling.preview import preview
+
+        foreseen = preview(bundle, effective, options, elsewhere=given)
+    return Explained(bundle, chosen, effective, machine, elsewhere=given, preview=foreseen)
 
 
 def _names_plugins(route: Route) -> bool:
@@ -139,7 +187,7 @@ def _names_plugins(route: Route) -> bool:
     return any(ep is None or not ep.builtin for ep in known)
 
 
-def _measured(bundle: Bundle, route: Route, time_limit: float) -> Placement:
+def _measured(bundle: Bundle, route: Route, time_limit: float, how: How) -> Placement:
     from turnout.runtime.placement import measure
 
-    return measure(bundle, route, timeout=time_limit)
+    return measure(bundle, route, timeout=time_limit, how=how)

@@ -12,6 +12,7 @@ from turnout.cli.diffs import unified
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GenaiConfig, Stage
+    from turnout.compiling.preview import JobPreview, Preview
     from turnout.machine import Inventory
     from turnout.routing import Lack, Route, StageRoute
     from turnout.runtime.placement import EpPlacement, Placement, StagePlacement
@@ -25,6 +26,7 @@ class Explained:
     """A route, what the config becomes, and the machine that it was looked at for.
 
     `machine` is None where it did not matter; `elsewhere` is true for an inventory from a file.
+    `preview` says what would be compiled and shared, None where nothing was asked to be.
     """
 
     bundle: Bundle
@@ -33,6 +35,7 @@ class Explained:
     machine: Inventory | None
     elsewhere: bool = False
     placement: Placement | None = None
+    preview: Preview | None = None
 
     def with_placement(self, placement: Placement) -> Explained:
         """The same, measured."""
@@ -94,6 +97,7 @@ def document(explained: Explained) -> dict[str, Any]:
             f"{line}\n" for line in unified(explained.bundle.config, explained.effective)
         ),
         "placed": None if placement is None else placement.to_json(),
+        "preparing": None if explained.preview is None else explained.preview.to_json(),
     }
 
 
@@ -127,6 +131,9 @@ def lines(explained: Explained, *, verbose: bool, quiet: bool) -> Iterator[str]:
     yield f"  effective  {route.effective}"
     yield ""
     yield from _table(explained, verbose=verbose, quiet=quiet)
+    if explained.preview is not None:
+        yield ""
+        yield from _foreseen(explained.preview)
     warnings = explained.warnings
     if warnings:
         yield ""
@@ -136,6 +143,28 @@ def lines(explained: Explained, *, verbose: bool, quiet: bool) -> Iterator[str]:
         yield from unified(explained.bundle.config, explained.effective) or [
             "genai_config.json: no change"
         ]
+
+
+def _foreseen(preview: Preview) -> Iterator[str]:
+    for item in preview.jobs:
+        stages = "+".join(member.stage for member in item.job.members)
+        work = "packs" if item.job.kind == "prepacked" else "compiles"
+        yield f"{work} {stages}: {catalog.alias_of(item.job.ep)}, {_state(item)}"
+    for stage, into in preview.merged.items():
+        yield f"merges {stage} into the session of {into}"
+    for stage, reason in preview.skipped.items():
+        yield f"leaves {stage} as it is: {reason}"
+    yield from (f"sharing: {reason}" for reason in preview.reasons)
+
+
+def _state(item: JobPreview) -> str:
+    if item.problem:
+        return item.problem
+    if item.stored is None:
+        return "not looked for here"
+    if item.stored:
+        return f"stored already as {(item.key or '')[:12]}"
+    return f"not stored yet ({', '.join(item.differs)})" if item.differs else "not stored yet"
 
 
 def _table(explained: Explained, *, verbose: bool, quiet: bool) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnout.cli import compile_options as preparing
 from turnout.cli import route_options as routes
 from turnout.cli import search_options as search
 from turnout.cli.main import EXIT_INTERRUPTED
@@ -51,6 +52,15 @@ def generate(
     reproducible: routes.ReproducibleOption = False,
     route: routes.RouteOption = None,
     save_route: routes.SaveRouteOption = None,
+    compile: preparing.CompileOption = False,
+    share: preparing.ShareOption = None,
+    require_compiled: preparing.RequireCompiledOption = False,
+    rebuild: preparing.RebuildOption = False,
+    no_cache: preparing.NoCacheOption = False,
+    paranoid: preparing.ParanoidOption = False,
+    compile_timeout: preparing.TimeoutOption = preparing.TIMEOUT_S,
+    target: preparing.TargetOption = None,
+    allow_native_code: preparing.NativeCodeOption = False,
     stats: search.StatsOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -62,6 +72,7 @@ def generate(
     The prompt goes through the bundle's chat template once. Ctrl-C ends the text cleanly,
     still prints the summary, and exits with 130.
     """
+    from turnout.cli.ending import ended_cleanly
     from turnout.cli.sessions import open_session
     from turnout.cli.streams import results_only
     from turnout.cli.text import prompt_text
@@ -87,11 +98,29 @@ def generate(
         session_option=session_option,
         reproducible=reproducible,
     )
+    prepared = preparing.options_from(
+        compile=compile,
+        share=share,
+        require_compiled=require_compiled,
+        rebuild=rebuild,
+        no_cache=no_cache,
+        paranoid=paranoid,
+        timeout=compile_timeout,
+        target=target,
+    )
     shown = Shown(stats=stats, as_json=as_json, verbose=verbose, quiet=quiet)
     try:
-        with results_only():
+        with results_only(), ended_cleanly(when=prepared.prepares):
             session = open_session(
-                bundle, request, inventory, route=route, save_route=save_route, quiet=quiet
+                bundle,
+                request,
+                inventory,
+                route=route,
+                save_route=save_route,
+                preparing=prepared,
+                allow_native_code=allow_native_code,
+                quiet=quiet,
+                progress=not as_json,
             )
             text = check_text(prompt_text(prompt, prompt_file))
             with session:

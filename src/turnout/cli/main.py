@@ -16,8 +16,10 @@ COMMANDS = {
     "inspect": ("inspect", "Stages, graphs, inputs and outputs, weights and routing of a bundle."),
     "check": ("check", "What would fail or silently go wrong, before loading."),
     "explain": ("explain", "The route, the reason for every stage, and what the config becomes."),
+    "compile": ("compile", "Prepare the stages of a route ahead of time."),
     "generate": ("generate", "Stream an answer to a prompt."),
     "chat": ("chat", "A conversation in the terminal."),
+    "cache": ("cache", "What was compiled and is kept: list, show, verify, remove, prune."),
 }
 
 EXIT_FAILED = 1

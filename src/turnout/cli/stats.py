@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from turnout.compiling.prepare import Prepared, Shared
     from turnout.memory import Memory
     from turnout.runtime import GenerationResult, LoadSpans, Session
     from turnout.runtime.generation import GeneratorSource, Request
@@ -48,11 +49,38 @@ def lines(session: Session, result: GenerationResult, memory: Memory | None) -> 
     yield f"load     {_seconds(load.total_s)} ({_load_parts(load)})"
     yield from answer_lines(result)
     if memory is not None:
-        yield f"memory   RSS {_megabytes(memory.rss)}, private {_megabytes(memory.private)}"
+        yield (
+            f"memory   RSS {_megabytes(memory.rss)}, PSS {_megabytes(memory.pss)},"
+            f" private {_megabytes(memory.private)}"
+        )
     in_effect = session.in_effect
     yield f"route    requested {in_effect.requested}, effective {in_effect.effective}"
     yield "placed   not measured (turnout explain --measure)"
     yield "stages   " + ", ".join(f"{name} {ep}" for name, ep in in_effect.stages.items())
+    if session.prepared is not None:
+        yield from prepared_lines(session.prepared)
+
+
+def prepared_lines(prepared: Prepared) -> Iterator[str]:
+    """What was compiled and shared ahead of time, and what was not."""
+    size = sum(entry.manifest.nbytes for entry in prepared.entries)
+    stages = ", ".join(prepared.compiled)
+    yield f"compiled {f'{stages} ({_megabytes(size)} on disk)' if stages else 'nothing'}"
+    if prepared.uncompiled:
+        yield f"in memory {', '.join(prepared.uncompiled)} (compiled at this load)"
+    yield f"shared   {shared_words(prepared.shared)}"
+
+
+def shared_words(shared: Shared) -> str:
+    """Which stages share one copy of their weights, how, and what that saves on disk."""
+    words = [f"{stage} in the session of {into}" for stage, into in shared.merged.items()]
+    words += [f"{'+'.join(group)} by their EP" for group in shared.ep]
+    if shared.prepacked:
+        words.append(f"{'+'.join(shared.prepacked)} packed in one file")
+    if not words:
+        return "nothing"
+    saved = f" ({_megabytes(shared.bytes_saved)} saved on disk)" if shared.bytes_saved else ""
+    return ", ".join(words) + saved
 
 
 def answer_lines(result: GenerationResult) -> Iterator[str]:
@@ -85,8 +113,14 @@ def document(session: Session, result: GenerationResult, memory: Memory | None) 
         **result.to_json(),
         "load": session.load().to_json(),
         "route": route,
+        "prepared": prepared_document(session),
         "memory": memory.to_json() if memory is not None else None,
     }
+
+
+def prepared_document(session: Session) -> dict[str, Any] | None:
+    """What was compiled and shared ahead of time; None where nothing was asked to be."""
+    return session.prepared.to_json() if session.prepared is not None else None
 
 
 def route_document(session: Session) -> dict[str, Any]:

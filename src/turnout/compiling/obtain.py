@@ -68,6 +68,16 @@ class Obtainer:
         self.missed[job.name] = self._why_missed(inputs)
         return self._in_some_store(lambda store: self._make(job, store, key, inputs))
 
+    def look(self, job: Job) -> tuple[str, Entry | None, tuple[str, ...]]:
+        """The key of a job, its entry if it is stored, else in what the newest alike differs.
+
+        Compiles nothing. Raises what `entry` does, but for `WriteError`.
+        """
+        inputs = self.inputs(job)
+        key = keys.digest(inputs)
+        found = self._stored(key)
+        return key, found, () if found is not None else self._why_missed(inputs)
+
     def inputs(self, job: Job) -> dict[str, Any]:
         """What the job's key is made of."""
         from turnout.compiling.tools import machine_for

@@ -101,7 +101,7 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, how: How | None = No
         register(config, bundle)
     with contextlib.ExitStack() as held:
         with timer.span("preparation"):
-            prepared = _prepare(bundle, config, how)
+            prepared = prepare_for(bundle, config, how)
         held.callback(prepared.close)
         loaded = _loaded(bundle, prepared, timer)
         held.pop_all()
@@ -190,7 +190,8 @@ def register(config: GenaiConfig, bundle: Bundle) -> None:
         raise failures.unavailable(error, eps, config, bundle.path) from error
 
 
-def _prepare(bundle: Bundle, config: GenaiConfig, how: How) -> Prepared:
+def prepare_for(bundle: Bundle, config: GenaiConfig, how: How) -> Prepared:
+    """What is loaded for the effective config `config`. Raises what `compiling.prepare` does."""
     from turnout.compiling.prepare import prepare
 
     say = how.say or _log.info

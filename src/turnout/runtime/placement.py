@@ -26,6 +26,7 @@ from turnout.runtime.profiles import Profile, Tally
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GenaiConfig, Stage
+    from turnout.compiling.prepare import Prepared
     from turnout.routing import Route
 
 PROMPT_TOKENS = 8
@@ -83,24 +84,44 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def measure(
-    bundle: Bundle, route: Route | None = None, *, timeout: float = TIME_LIMIT_S
+    bundle: Bundle,
+    route: Route | None = None,
+    *,
+    timeout: float = TIME_LIMIT_S,
+    how: loading.How | None = None,
 ) -> Placement:
     """Generate a few tokens by `route` (None: as the bundle says), and see where nodes ran.
 
-    In a child process, within `timeout` seconds; nothing is left on disk, and the bundle need
-    not be writable. Raises what loading and generating do (`LoadError`, `GenerationError`,
-    `BundleError`), and `ProcessError` for a child that crashed or took too long.
+    In a child process, within `timeout` seconds; nothing is left on disk but what `how` asks to
+    be compiled and stored, and the bundle need not be writable. Raises what loading and
+    generating do (`LoadError`, `GenerationError`, `BundleError`), `CompileError`, and
+    `ProcessError` for a child that crashed or took too long.
     """
     from turnout.compiling import scratch
     from turnout.processes import call
 
-    with scratch(bundle) as folder:
+    how = how or loading.How()
+    effective = loading.effective_config(bundle, route)
+    if not how.allow_native_code:
+        loading.refuse_native_code(effective, bundle)
+    with _prepared(bundle, effective, how) as prepared, scratch(bundle) as folder:
+        merged = replace(bundle, config=prepared.config)
         answer = call(
             f"{__name__}:measure_here",
             {
                 "bundle": str(bundle.path.absolute()),
-                "config": profiled(bundle, route, folder).text,
+                "config": profiled(merged, folder).text,
                 "folder": str(folder),
+                "artifacts": {
+                    stage: {
+                        "folder": str(artifact.folder),
+                        "graph": artifact.graph,
+                        "files": list(artifact.files),
+                        "options": dict(artifact.options),
+                        "binds_source": artifact.binds_source,
+                    }
+                    for stage, artifact in prepared.artifacts.items()
+                },
             },
             timeout=timeout,
             doing="measuring the placement",
@@ -108,13 +129,21 @@ def measure(
     return msgspec.convert(answer, Placement)
 
 
-def profiled(bundle: Bundle, route: Route | None, folder: Path) -> GenaiConfig:
-    """The effective config with a profile of its own for every stage that takes options."""
+def _prepared(bundle: Bundle, effective: GenaiConfig, how: loading.How) -> Prepared:
+    from turnout.compiling.prepare import Prepared
+
+    if how.preparing is None or not how.preparing.prepares:
+        # What is loaded is derived by the child, with the profiles' names in it.
+        return Prepared(bundle.path, effective)
+    return loading.prepare_for(bundle, effective, how)
+
+
+def profiled(bundle: Bundle, folder: Path) -> GenaiConfig:
+    """The bundle's config with a profile of its own for every stage that takes options."""
     from turnout.machine import Inventory
     from turnout.routing import RouteRequest, apply, resolve
 
-    if route is None:
-        route = resolve(bundle.config, Inventory.minimal(), RouteRequest())
+    route = resolve(bundle.config, Inventory.minimal(), RouteRequest())
     takes = {stage.name: stage.takes_options for stage in bundle.stages}
     stages = tuple(
         replace(decision, set_options={**decision.set_options, OPTION: str(_prefix(folder, index))})
@@ -125,17 +154,28 @@ def profiled(bundle: Bundle, route: Route | None, folder: Path) -> GenaiConfig:
     return apply(bundle.config, replace(route, stages=stages))
 
 
-def measure_here(argument: dict[str, str]) -> dict[str, Any]:
+def measure_here(argument: dict[str, Any]) -> dict[str, Any]:
     """What the child does: derive, load, generate, release, and read the profiles."""
     from turnout.bundle import Bundle, GenaiConfig
     from turnout.compiling import derive_into
+    from turnout.compiling.contents import Artifact
 
     bundle = Bundle.open(argument["bundle"])
     config = GenaiConfig.parse(argument["config"], bundle.config.where)
     folder = Path(argument["folder"])
     layout.check_type(config, bundle.path)
     loading.register(config, bundle)
-    derived = derive_into(folder / "bundle", bundle, config)
+    artifacts = {
+        stage: Artifact(
+            folder=Path(facts["folder"]),
+            graph=facts["graph"],
+            files=tuple(facts["files"]),
+            options=facts["options"],
+            binds_source=facts["binds_source"],
+        )
+        for stage, facts in argument["artifacts"].items()
+    }
+    derived = derive_into(folder / "bundle", bundle, config, artifacts=artifacts)
     length, tokens = _generate(derived, bundle, config)
     placed = Placement(length, tokens, _stages(config, folder, tokens - 1))
     if not any(stage.ran for stage in placed.stages):
