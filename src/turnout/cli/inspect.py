@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnout.cli import folding
+from turnout.cli import folding, sharing_report
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
 from turnout.cli.text import writer
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, Stage, Weights
+    from turnout.bundle.comparing import SharedContents
     from turnout.bundle.weights import StageWeights
 
 SCHEMA_VERSION = 1
@@ -25,6 +26,14 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 @app.command()
 def inspect(
     bundle: Annotated[Path, typer.Argument(help="A directory with a genai_config.json.")],
+    *,
+    sharing: Annotated[
+        bool,
+        typer.Option(
+            "--sharing",
+            help="Compare the weights of every two stages by content; this reads the weights.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,
@@ -33,6 +42,7 @@ def inspect(
     """Stages in order, their graphs, EPs, inputs, outputs and weights; tokenizer and template.
 
     Reads headers only, so it takes the same time for a bundle of any size. Nothing is loaded.
+    With --sharing also what every two stages have in common, and what is stored twice.
     With -v, also operators and the chat template; with -q, the stages without inputs and outputs.
     """
     from turnout.bundle import Bundle, require_regular, weigh
@@ -50,15 +60,30 @@ def inspect(
             fix="fetch or build the bundle again",
         )
     weights = weigh(opened)
+    contents = compared(opened) if sharing else None
     if as_json:
-        print_json(document(opened, weights))
+        shown = document(opened, weights)
+        if contents is not None:
+            shown["contents"] = sharing_report.document(contents)
+        print_json(shown)
         return
     # All of it before the first line, so that what is wrong is not told in the middle.
     report = list(lines(opened, weights, verbose=verbose, quiet=quiet))
+    if contents is not None:
+        report += ["", *sharing_report.lines(contents, verbose=verbose)]
     write = writer(sys.stdout)
     for line in report:
         # Names come from untrusted files, and must not drive the terminal.
         write(folding.printable(line) + "\n")
+
+
+def compared(bundle: Bundle) -> SharedContents:
+    """What every two stages have in common. Hashes of weights are remembered between calls."""
+    from turnout.bundle.comparing import compare_contents
+    from turnout.compiling.hashes import ContentHashes
+    from turnout.compiling.places import cache_folder
+
+    return compare_contents(bundle, ContentHashes(cache_folder()).range)
 
 
 def document(bundle: Bundle, weights: Weights) -> dict[str, Any]:
