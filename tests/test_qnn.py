@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
+from bundle_fixtures import read_config
 from qnn_fixtures import (
     DATA_FILE,
     HIDDEN,
@@ -29,6 +30,7 @@ from qnn_fixtures import (
     write_pair,
     write_products,
 )
+from session_fixtures import Terminal
 from turnout.bundle import Bundle, GraphFile
 from turnout.compiling import simulate, targets
 from turnout.compiling.coverage import require_coverage
@@ -50,16 +52,22 @@ from turnout.machine.plugins import platform_word
 from turnout.processes import call
 from turnout.routing import apply, route
 
+pytest_plugins = ["session_plugin"]
+
 QNN = "QNNExecutionProvider"
 TARGET = {"soc_model": "60", "htp_arch": "73"}
 # What QNN records of it in a graph, read off one that it wrote.
 RECORD = "v2:6:2.51.0:5.51.0:73:60:0:0"
 WEIGHTS = 2 * HIDDEN * INNER
 
-needs_qnn = pytest.mark.skipif(
-    importlib.util.find_spec("onnxruntime_qnn") is None,
-    reason="the package onnxruntime-qnn is not installed",
-)
+
+def needs_qnn(test: Any) -> Any:
+    """Not in `make check`: compiling takes a second, in a process of its own."""
+    missing = importlib.util.find_spec("onnxruntime_qnn") is None
+    reason = "the package onnxruntime-qnn is not installed"
+    return pytest.mark.slow(pytest.mark.skipif(missing, reason=reason)(test))
+
+
 needs_simulator = pytest.mark.skipif(
     platform_word() != "linux-x86_64", reason="QNN's simulator was run on x86-64 Linux alone"
 )
@@ -488,3 +496,79 @@ def test_the_same_graph_twice_shares_nothing(pair: dict[str, Path], tmp_path: Pa
     twice = {"context": pair["context"], "iterator": pair["context"]}
     with pytest.raises(CompileError, match="does not compile the stage 'iterator'"):
         compiled(job_of(twice, shared=True), tmp_path / "out")
+
+
+# --- A whole bundle.
+
+
+BOTH = ("--stage", "context=qnn", "--stage", "iterator=qnn", "--target", "soc_model=60,htp_arch=73")
+
+
+@needs_qnn
+@needs_simulator
+def test_a_bundle_compiles_for_a_device_that_is_elsewhere(
+    tmp_path: Path, turnout: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A5, A8, B1: shared, then each by itself; then it is found again, and for no other device."""
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
+    folder = build_bundle(tmp_path / "b \u00fc")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    shared = turnout("compile", folder, *BOTH, "--json")
+    rows = {row["stage"]: row for row in shared.json["stages"]}
+    assert (shared.code, rows["context"]["outcome"]) == (0, "compiled")
+    assert rows["context"]["key"] == rows["iterator"]["key"]
+    assert rows["context"]["checked"].startswith("structure; not run here: contexts that share")
+    binary = "context_qnn_ctx_qnn.bin"
+    assert binaries(shared.json) == {"context": {binary}, "iterator": {binary}}
+
+    apart = turnout("compile", folder, *BOTH, "--share", "off", "--json")
+    rows = {row["stage"]: row for row in apart.json["stages"]}
+    assert rows["context"]["key"] != rows["iterator"]["key"]
+    assert rows["iterator"]["checked"].startswith("simulator; differs from the CPU EP by 0.000")
+    assert binaries(apart.json)["iterator"] == {"iterator_qnn_ctx_qnn.bin"}
+
+    again = turnout("compile", folder, *BOTH, "--json")
+    assert {row["outcome"] for row in again.json["stages"]} == {"stored", "skipped"}
+    other = turnout("compile", folder, *BOTH[:-1], "soc_model=57,htp_arch=75", "--json")
+    assert other.json["missed"]["context+iterator"] == [
+        "target htp_arch 73 -> 75",
+        "target soc_model 60 -> 57",
+    ]
+    after = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert after == before
+
+
+def binaries(report: dict[str, Any]) -> dict[str, set[str]]:
+    """The binaries that each compiled stage of the derived bundle names, all of them there."""
+    derived = Path(report["derived"])
+    (pipeline,) = read_config(derived)["model"]["decoder"]["pipeline"]
+    found = {}
+    for stage in TOKENS:
+        options = pipeline[stage]["session_options"]
+        # The device is what it is; the target was for compiling alone.
+        assert options["provider_options"] == [{"QNN": {"backend_type": "htp"}}]
+        assert options["ep.context_file_path"] == pipeline[stage]["filename"]
+        graph = GraphFile.read(derived / pipeline[stage]["filename"])
+        assert targets.took_effect(graph, QNN, TARGET)
+        shape = (1, TOKENS[stage], HIDDEN)
+        assert [(v.name, v.shape) for v in (*graph.inputs, *graph.outputs)] == [
+            ("hidden", shape),
+            ("normed", shape),
+        ]
+        found[stage] = {str(node.cache) for node in graph.ep_contexts}
+        assert all((derived / name).is_file() for name in found[stage])
+    return found
+
+
+@needs_qnn
+def test_what_cannot_be_compiled_for_a_target_is_told(tmp_path: Path, turnout: Terminal) -> None:
+    folder = build_bundle(tmp_path / "b")
+    wrong = turnout("compile", folder, *BOTH[:2], "--target", "soc_model=60,htp_arch=v73")
+    assert (wrong.code, "write the number alone" in wrong.err) == (2, True)
+    without = turnout("compile", folder, "--ep", "qnn")
+    assert (without.code, "--target" in without.err) == (1, True)
+    # Every stage was asked for, and two have open shapes.
+    some = turnout("compile", folder, "--ep", "qnn", *BOTH[4:])
+    assert some.code == 1
+    assert "the input input_ids has the open shape [batch, sequence]" in some.err
+    assert "Not compiled: embeddings, lm_head." in some.err

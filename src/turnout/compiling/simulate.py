@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from turnout.compiling.jobs import Job, Member
 
 # The most that is taken for rounding: root mean square of the differences, as a part of that of
-# the values. Measured on QNN (docs/compiling.md): up to 0.008 for 16-bit activations, 0.05 for
+# the values. Measured on QNN (docs/qnn.md): up to 0.008 for 16-bit activations, 0.05 for
 # well-scaled 8-bit ones, 0.08 for 30 layers in 16-bit floats; wrong answers were at 1.0 and more.
 TOLERANCE = 0.2
 STRUCTURE = "structure"

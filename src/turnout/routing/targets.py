@@ -98,11 +98,15 @@ def _on(ep: InstalledEp, device: str | None, inventory: Inventory, said: str) ->
 def _not_here(ep: InstalledEp, device: str | None, inventory: Inventory) -> DeviceUnavailableError:
     compile_only = [found.kind for found in ep.devices if found.compile_only]
     if compile_only and (device is None or device in compile_only):
+        known = catalog.find(ep.name)
+        offline = known is not None and known.target is not None
         return DeviceUnavailableError(
             f"{ep.alias} can compile on this machine but not run.",
             found=f"{', '.join(compile_only)} (compile only)",
             expected="a device that it serves",
-            fix="route for the target machine with --inventory FILE, or choose another EP",
+            fix="route for the target machine with --inventory FILE, "
+            + ("compile for it with --target, " if offline else "")
+            + "or choose another EP",
         )
     return DeviceUnavailableError(
         f"{ep.alias} finds no {device or 'device'} on the machine.",
