@@ -25,7 +25,7 @@ def document(contents: SharedContents) -> dict[str, Any]:
 
 
 def lines(contents: SharedContents, *, verbose: bool) -> Iterator[str]:
-    """The report for people, a line at a time; pairs without anything of size in common are one line."""
+    """The report for people, a line at a time; pairs with next to nothing in common are one."""
     yield "sharing"
     apart = [pair for pair in contents.pairs if _is_apart(pair)]
     for pair in contents.pairs:
