@@ -335,19 +335,20 @@ def change_contexts(path: Path, **values: bytes | int) -> None:
 
 def bson(document: Mapping[str, Any]) -> bytes:
     """A BSON document of documents, texts, and numbers of 64 bits; bytes stay as they are."""
-    body = b""
+    body = []
     for name, value in document.items():
         key = name.encode() + b"\0"
         if isinstance(value, bytes):
-            body += value
+            body.append(value)
         elif isinstance(value, Mapping):
-            body += b"\x03" + key + bson(value)
+            body.append(b"\x03" + key + bson(value))
         elif isinstance(value, str):
             text = value.encode() + b"\0"
-            body += b"\x02" + key + len(text).to_bytes(4, "little") + text
+            body.append(b"\x02" + key + len(text).to_bytes(4, "little") + text)
         else:
-            body += b"\x12" + key + value.to_bytes(8, "little", signed=True)
-    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+            body.append(b"\x12" + key + value.to_bytes(8, "little", signed=True))
+    inside = b"".join(body)
+    return (len(inside) + 5).to_bytes(4, "little") + inside + b"\0"
 
 
 def forge_binary(

@@ -60,6 +60,7 @@ def answers(
 
 
 @openvino
+@pytest.mark.slow
 class TestOneBinaryEach:
     def test_what_is_written_is_told_with_the_tools_and_the_time(self, tmp_path: Path) -> None:
         """B6, B7: a graph of nothing but EPContext nodes, and beside it the binary it names."""
@@ -150,6 +151,7 @@ class TestShared:
         # Two graphs that each do without two matrices of 16 x 16 floats.
         assert verified.bytes_saved == 2 * 2 * 1024
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "locations",
         [("a b.data", "a b.data"), ("w/ö.data", "w/ö.data"), ("one.data", "w/two.data")],
@@ -163,6 +165,7 @@ class TestShared:
         (tmp_path / "staging").rename(tmp_path / "elsewhere")
         answers(toy, tmp_path / "elsewhere", toy.folder, shared=True)
 
+    @pytest.mark.slow
     def test_graphs_whose_weights_are_in_another_folder_are_compiled_from_there(
         self, tmp_path: Path
     ) -> None:
@@ -178,6 +181,7 @@ class TestShared:
         verify_artifacts(tmp_path / "staging", job, toy.bundle)
         answers(toy, tmp_path / "staging", toy.folder / "weights", shared=True)
 
+    @pytest.mark.slow
     def test_quantized_graphs_share_too(self, tmp_path: Path) -> None:
         """B16: graphs with pairs of QuantizeLinear and DequantizeLinear."""
         toy = make_toy(tmp_path / "bundle", quantized=True)
@@ -192,6 +196,7 @@ class TestShared:
             )
             np.testing.assert_allclose(session.run(None, {"x": x})[0], toy.answer(x), atol=1e-3)
 
+    @pytest.mark.slow
     def test_two_jobs_of_one_process_do_not_share_with_each_other(self, tmp_path: Path) -> None:
         """B2: the last graph of a job ends its shared context. B18: registering twice is fine."""
         toys = [make_toy(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 2))]
@@ -206,6 +211,7 @@ class TestShared:
             verify_artifacts(staging, job_of(toy.folder, shared=True), toy.bundle)
             answers(toy, staging, toy.folder, shared=True)
 
+    @pytest.mark.slow
     def test_weights_that_only_seem_equal_are_not_shared(self, tmp_path: Path) -> None:
         """The EP takes equal names for equal weights, and notices other offsets alone."""
         toy = make_toy(tmp_path / "bundle")
@@ -217,6 +223,7 @@ class TestShared:
             compile_job(job_of(toy.folder, shared=True), tmp_path / "staging")
         assert "Mismatch for existing weight" in raised.value.facts["found"]
 
+    @pytest.mark.slow
     def test_sharing_in_memory_needs_no_context_files(self, tmp_path: Path) -> None:
         """B8: the source graphs themselves, with the flag, compiled as they are loaded."""
         toy = make_toy(tmp_path / "bundle")
@@ -240,6 +247,7 @@ def compile_both(arguments: list[dict[str, Any]]) -> None:
 
 
 @openvino
+@pytest.mark.slow
 class TestRefused:
     def test_where_nothing_is_compiled_it_is_said_and_why(self, tmp_path: Path) -> None:
         """V#1913, W#267: no EPContext node is a failure, and not a success that wrote nothing."""
@@ -397,6 +405,7 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 
 @openvino
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a signal makes the crash")
 @pytest.mark.parametrize("child", FAULTS)
 def test_what_a_child_left_is_judged_and_not_how_it_ended(tmp_path: Path, child: str) -> None:
