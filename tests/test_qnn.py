@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
-from bundle_fixtures import read_config
+from bundle_fixtures import read_config, write_config
 from qnn_fixtures import (
     DATA_FILE,
     HIDDEN,
@@ -44,6 +44,7 @@ from turnout.errors import (
     CompileError,
     DeviceUnavailableError,
     EpUnavailableError,
+    LoadError,
     UsageError,
 )
 from turnout.machine import Inventory
@@ -51,6 +52,8 @@ from turnout.machine.inventory import Device, InstalledEp, Platform
 from turnout.machine.plugins import platform_word
 from turnout.processes import call
 from turnout.routing import apply, route
+from turnout.runtime import Session
+from turnout.runtime.loading import refuse_native_code
 
 pytest_plugins = ["session_plugin"]
 
@@ -302,6 +305,35 @@ def test_a_bundle_does_not_choose_a_library_outside_of_the_plugin(
         targets.backend_library("qnn", {"backend_path": value}, plugin)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "refused"),
+    [
+        ("backend_path", "/tmp/evil.so", True),
+        ("backend_path", "evil/libQnnHtp.so", True),
+        ("backend_path", "..\\QnnHtp.dll", True),
+        ("op_packages", "Add:libEvil.so:Interface", True),
+        ("backend_path", "QnnHtp.dll", False),  # as real bundles have it
+        ("backend_type", "htp", False),
+    ],
+)
+def test_a_session_does_not_load_a_library_that_a_bundle_chooses(
+    tmp_path: Path, option: str, value: str, refused: bool
+) -> None:
+    """B12: it would run with the user's rights."""
+    folder = build_bundle(tmp_path / "b")
+    config = read_config(folder)
+    options = {"provider_options": [{"QNN": {option: value}}]}
+    config["model"]["decoder"]["pipeline"][0]["context"]["session_options"] = options
+    write_config(folder, config)
+    bundle = Bundle.open(folder)
+    if not refused:
+        refuse_native_code(bundle.config, bundle)
+        return
+    with pytest.raises(LoadError, match="native code") as error:
+        Session(bundle).load()
+    assert error.value.facts["found"] == f"{option} {value!r}"
+
+
 def test_a_backend_is_found_beside_the_plugin(tmp_path: Path) -> None:
     name = targets._file_name("QnnHtp")
     (tmp_path / name).write_bytes(b"")
@@ -488,6 +520,24 @@ def test_stages_with_dots_and_spaces_compile_to_names_that_load(
     job = job_of({stage: Path(graph)})
     verified = compiled(job, folder / "out")
     assert proven(job, folder / "out", verified).ratio
+
+
+@needs_qnn
+@needs_simulator
+def test_options_that_only_compiling_takes_are_not_simulated_with(
+    pair: dict[str, Path], tmp_path: Path
+) -> None:
+    options = {"backend_type": "htp", "enable_htp_prepare_only": "1"}
+    job = job_of({"context": pair["context"]}, provider_options=options)
+    assert proven(job, tmp_path / "out", compiled(job, tmp_path / "out")).ratio
+
+
+@needs_qnn
+def test_a_binary_for_several_chips_is_not_run_here(pair: dict[str, Path], tmp_path: Path) -> None:
+    options = {"backend_type": "htp", "soc_model": "60,57", "htp_arch": "73,75"}
+    job = job_of({"context": pair["context"]}, provider_options=options, target={})
+    proof = proven(job, tmp_path / "out", compiled(job, tmp_path / "out"))
+    assert proof.ratio is None
 
 
 @needs_qnn

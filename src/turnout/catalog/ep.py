@@ -46,6 +46,7 @@ class OfflineTarget:
     of which at least one must be given. `record` says where the EP notes in a compiled graph
     which values it took: fields by position, split at colons, of its compatibility string; "0"
     in a field is a value that it did not take. `record_version` is the first field.
+    `compiling_options` are refused where nothing is compiled.
     """
 
     device: str
@@ -53,6 +54,7 @@ class OfflineTarget:
     required: tuple[str, ...] = ()
     record: Mapping[str, int] = field(default_factory=dict)
     record_version: str = ""
+    compiling_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

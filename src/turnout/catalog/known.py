@@ -203,15 +203,14 @@ _QNN_PATHS = (
     "framework_op_trace_dir",
     "json_qnn_graph_dir",
     "profiling_file_path",
-    "qnn_ir_backend_path",
-    "qnn_saver_path",
 )
+_QNN_LIBRARIES = ("qnn_ir_backend_path", "qnn_saver_path")
 
 # onnxruntime-qnn 2.7.0. Run on x86-64: it passes over words that it does not know with a line in
 # its log, and fails on two backends at once and on numbers that are none.
 QNN = (
     Option("backend_type", Words(("htp", "gpu", "cpu", "saver", "ir", "genie"))),
-    Option("backend_path", is_path=True),
+    Option("backend_path", is_path=True, is_native=True),
     Option("htp_performance_mode", Words(_HTP_MODES)),
     Option("qnn_context_priority", Words(_PRIORITIES)),
     Option("profiling_level", Words(("off", "basic", "detailed", "optrace"))),
@@ -225,9 +224,10 @@ QNN = (
     Option("genie_log_level", Words(("error", "warn", "info", "verbose"))),
     Option("num_graph_prepare_threads", _COUNT),
     Option("htp_graph_splitting_num_prepare_threads", _COUNT),
-    Option("op_packages"),
+    Option("op_packages", is_native=True),
     *(Option(name, _BIT) for name in _QNN_SWITCHES),
     *(Option(name, is_path=True) for name in _QNN_PATHS),
+    *(Option(name, is_path=True, is_native=True) for name in _QNN_LIBRARIES),
 )
 
 # What onnxruntime-genai reads as sizes of the arena, `arena_extend_strategy` among them: the
@@ -381,7 +381,7 @@ VITISAI = (
     Option("cacheDir", is_path=True),
     Option("cache_dir", is_path=True),
     Option("xclbin", is_path=True),
-    Option("external_ep_libray", is_path=True),
+    Option("external_ep_libray", is_path=True, is_native=True),
 )
 
 RYZENAI = (Option("external_data_file", is_path=True),)

@@ -155,6 +155,8 @@ EPS: tuple[Ep, ...] = (
             # `v2:6:2.51.0:5.51.0:73:60:8:0`, read off graphs that it compiled.
             record={"htp_arch": 4, "soc_model": 5, "vtcm_mb": 6},
             record_version="v2",
+            # QNN refuses it in a session that does not compile.
+            compiling_options=("enable_htp_prepare_only",),
         ),
         backend_options=("backend_type", "backend_path"),
         backends={

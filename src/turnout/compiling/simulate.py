@@ -81,6 +81,9 @@ def why_not(job: Job) -> str | None:
         return f"{catalog.alias_of(job.ep)} has no simulator on this machine"
     if job.shared and len(job.members) > 1:
         return "contexts that share weights load on the device alone"
+    described = known.target.options if known.target is not None else ()
+    if any("," in job.provider_options.get(name, "") for name in described):
+        return "contexts for several devices load on one of them alone"
     return None
 
 
@@ -91,10 +94,13 @@ def _simulated(
     from turnout.compiling.targets import provider_options
     from turnout.processes import call
 
+    known = catalog.find(job.ep)
+    dropped = known.target.compiling_options if known is not None and known.target else ()
+    options = provider_options(job.ep, job.provider_options, job.target)
     argument: dict[str, Any] = {
         "ep": job.ep,
         "libraries": dict(libraries),
-        "provider_options": provider_options(job.ep, job.provider_options, job.target),
+        "provider_options": {name: options[name] for name in options if name not in dropped},
         "source": str(member.graph),
         "compiled": str(graph),
         "source_options": {},

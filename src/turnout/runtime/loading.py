@@ -147,17 +147,27 @@ def _loaded(bundle: Bundle, prepared: Prepared, timer: _Timer) -> Loaded:
 def refuse_native_code(config: GenaiConfig, bundle: Bundle) -> None:
     """Raise `LoadError` where loading would run native code that the config chooses.
 
-    The key is looked for everywhere, not only where a stage is known to have its options: what
-    is overlooked would run with all of the user's rights.
+    The keys are looked for everywhere, not only where a stage is known to have its options: what
+    is overlooked would run with all of the user's rights. The bare name of a library means one
+    of the EP's own.
     """
-    for path, value in _named(config.document, NATIVE_CODE):
-        raise LoadError(
-            "The bundle's config has the runtime load native code, which is not done unasked.",
-            found=f"{NATIVE_CODE} {str(value)[:_SHOWN]!r}",
-            where=f"{bundle.path / 'genai_config.json'}: {path}",
-            fix="remove it; or, if you trust who made it, --allow-native-code "
-            "(in Python Session(allow_native_code=True))",
-        )
+    options = {o.name for ep in catalog.EPS for o in ep.options if o.is_native}
+    for key in (NATIVE_CODE, *sorted(options)):
+        for path, value in _named(config.document, key):
+            if key in options and _is_bare(value):
+                continue
+            raise LoadError(
+                "The bundle's config has the runtime load native code, which is not done unasked.",
+                found=f"{key} {str(value)[:_SHOWN]!r}",
+                where=f"{bundle.path / 'genai_config.json'}: {path}",
+                fix="remove it; or, if you trust who made it, --allow-native-code "
+                "(in Python Session(allow_native_code=True))",
+            )
+
+
+def _is_bare(value: Any) -> bool:
+    """Whether it is a name without a folder, drive or list."""
+    return isinstance(value, str) and not any(mark in value for mark in "/\\:")
 
 
 def _named(value: Any, key: str, path: str = "") -> Iterator[tuple[str, Any]]:
