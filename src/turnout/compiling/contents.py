@@ -128,16 +128,16 @@ class Contents:
             "schema_version": SCHEMA_VERSION,
             "source": str(self.bundle.path),
             "config_sha256": hashlib.sha256(self.config.text.encode()).hexdigest(),
-            "copied": {name: _stamp(self.source(name), copied=True) for name in self.copies},
-            "linked": {name: _stamp(self.source(name), copied=False) for name in self.links},
+            "copied": {name: stamp(self.source(name), copied=True) for name in self.copies},
+            "linked": {name: stamp(self.source(name), copied=False) for name in self.links},
             "prepared": sorted({str(path.parent) for path in self.prepared.values()}),
         }
 
     def written(self, folder: Path) -> dict[str, object]:
         """The files as they were written to `folder`, so that damage is noticed."""
         return {
-            **{name: _stamp(folder / name, copied=True) for name in self.copies},
-            **{name: _stamp(folder / name, copied=False) for name in self.links},
+            **{name: stamp(folder / name, copied=True) for name in self.copies},
+            **{name: stamp(folder / name, copied=False) for name in self.links},
         }
 
 
@@ -265,7 +265,8 @@ def _with_options(bundle: Bundle, options: dict[str, dict[str, str]]) -> GenaiCo
     return config
 
 
-def _stamp(path: Path, *, copied: bool) -> list[int]:
+def stamp(path: Path, *, copied: bool) -> list[int]:
+    """By which a file of a derived bundle is known again; a linked one's without its status."""
     status = path.stat()
     stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
     # Linking changes a file's own change time, so it says nothing about linked files.

@@ -22,12 +22,14 @@ from turnout.compiling.obtain import Obtainer, Progress
 from turnout.compiling.options import CompileOptions
 from turnout.compiling.places import cache_folder, scratch, stores
 from turnout.compiling.plan import plan_contexts
+from turnout.compiling.receipts import Recalled, Ticket
+from turnout.compiling.tools import needs_inventory
 from turnout.errors import CompileError, EpUnavailableError
+from turnout.machine import Inventory
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GenaiConfig
     from turnout.compiling.store import Entry
-    from turnout.machine import Inventory
 
 Say = Callable[[str], None]
 SHARE_OPTION = "ep.share_ep_contexts"
@@ -126,11 +128,20 @@ def prepare(
     options = options or CompileOptions()
     if not options.prepares:
         return Prepared(loadable(bundle, effective, say=say), effective)
+    bundle = replace(bundle, path=bundle.path.resolve())
+    if inventory is None and not options.target and needs_inventory(effective):
+        inventory = Inventory.discover()  # once, and not for every job
+    hashes = ContentHashes(cache_folder())
+    ticket = Ticket.of(bundle, effective, options, hashes, inventory)
+    recalled = ticket.recall() if ticket is not None else None
+    if recalled is not None:
+        return _recalled(recalled)
     require_regular(bundle)
     preparation = _Preparation(
-        replace(bundle, path=bundle.path.resolve()),
+        bundle,
         effective,
         options,
+        hashes=hashes,
         inventory=inventory,
         progress=progress,
         say=say,
@@ -138,7 +149,25 @@ def prepare(
     with contextlib.ExitStack() as held:
         prepared = preparation.run(held)
         prepared._held = held.pop_all()
-        return prepared
+    if ticket is not None:
+        ticket.remember(replace(bundle, config=effective), prepared)
+    return prepared
+
+
+def _recalled(recalled: Recalled) -> Prepared:
+    receipt = recalled.receipt
+    shared = receipt.shared
+    return Prepared(
+        folder=Path(receipt.folder),
+        config=recalled.config,
+        compiled=receipt.compiled,
+        skipped=receipt.skipped,
+        shared=Shared(
+            shared.merged, shared.ep, shared.prepacked, shared.bytes_saved, shared.reasons
+        ),
+        entries=recalled.entries,
+        artifacts=recalled.artifacts,
+    )
 
 
 class _Preparation:
@@ -150,13 +179,14 @@ class _Preparation:
         effective: GenaiConfig,
         options: CompileOptions,
         *,
+        hashes: ContentHashes,
         inventory: Inventory | None,
         progress: Progress | None,
         say: Say,
     ) -> None:
         self.bundle, self.effective, self.options = bundle, effective, options
         self.inventory, self.progress, self.say = inventory, progress, say
-        self.hashes = ContentHashes(cache_folder())
+        self.hashes = hashes
         self.artifacts: dict[str, Artifact] = {}
         self.entries: list[Entry] = []
         self.compiled: dict[str, str] = {}

@@ -14,6 +14,7 @@ from turnout.machine.plugins import locate, not_installed
 from turnout.machine.processor import processor
 
 if TYPE_CHECKING:
+    from turnout.bundle import GenaiConfig
     from turnout.compiling.hashes import ContentHashes
     from turnout.compiling.jobs import Job
     from turnout.machine import Inventory
@@ -55,6 +56,16 @@ def machine_for(job: Job, hashes: ContentHashes, inventory: Inventory | None = N
         tools[source] = (plugin.version if plugin is not None else None) or "unknown"
         tools[f"library of {catalog.alias_of(name)}"] = hashes.file(Path(library))
     return Machine(tools, _device(job, inventory))
+
+
+def needs_inventory(config: GenaiConfig) -> bool:
+    """Whether keys name devices, which the runtimes must be asked for."""
+    for stage in config.stages():
+        known = catalog.find(stage.ep)
+        given = {entry.ep: entry.options for entry in stage.providers}.get(stage.ep, {})
+        if known is not None and known.compiles and known.device_of(given) != _HOST:
+            return True
+    return False
 
 
 def _device(job: Job, inventory: Inventory | None) -> dict[str, str]:
