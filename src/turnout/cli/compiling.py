@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 _DIGITS = 12
 # What came of a stage, as the document has it and as people read it.
+# How artifacts are proven where nothing more is to be said.
+_PLAIN_CHECKS = ("structure", "run")
 _WORDS = {"stored": "stored already"}
 
 
@@ -112,6 +114,10 @@ class Report:
         for name, differences in self.prepared.missed.items():
             if differences:
                 yield f"anew     {name}: {', '.join(differences)}"
+        for entry in self.prepared.entries:
+            how = entry.manifest.checked
+            if how not in _PLAIN_CHECKS:
+                yield f"checked  {'+'.join(stage_names(entry))}: {how}"
         yield from (f"stored   {store}" for store in self._stores)
         yield f"loaded   {self.prepared.folder}"
         if self.shipped is not None:

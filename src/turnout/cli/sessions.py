@@ -99,8 +99,9 @@ def decide(
     effective, warnings = bundle.config, tuple[str, ...]()
     if chosen is not None:
         effective, warnings = apply(bundle.config, chosen), chosen.warnings
-    # It runs on this machine, whichever one the route was decided for.
-    for warning in (*warnings, *warnings_for(effective)):
+    # It runs on this machine, whichever one the route was decided for; but for a target, which
+    # is compiled for alone.
+    for warning in (*warnings, *(() if target else warnings_for(effective))):
         note(warning, quiet=quiet)
     return Decided(chosen, effective)
 
