@@ -117,10 +117,10 @@ class _Contents:
         places: dict[str, set[Place]] = {}
         for item in self._tensors:
             places.setdefault(self.of(item), set()).add(place_of(item))
-        more = [found for found in places.values() if len(found) > 1]
+        sizes = {self.of(item): item.nbytes for item in self._tensors}
         return Amount(
-            sum(len(found) - 1 for found in more),
-            sum((len(found) - 1) * next(iter(found))[2] for found in more),
+            sum(len(found) - 1 for found in places.values()),
+            sum((len(found) - 1) * sizes[content] for content, found in places.items()),
         )
 
 
@@ -172,7 +172,7 @@ def _places(items: Iterable[StoredTensor]) -> set[Place]:
 
 
 def _amount(groups: Iterable[list[StoredTensor]]) -> Amount:
-    sizes = [items[0].length for items in groups]
+    sizes = [items[0].nbytes for items in groups]
     return Amount(len(sizes), sum(sizes))
 
 
@@ -187,7 +187,7 @@ def _conflicts(
     for item in other:
         same = known.get(item.name)
         if same is not None and contents.of(same) != contents.of(item):
-            yield NamePair(item.name, item.name, max(same.length, item.length))
+            yield NamePair(item.name, item.name, max(same.nbytes, item.nbytes))
 
 
 def _renamed(
@@ -196,7 +196,7 @@ def _renamed(
     for content in first.keys() & second.keys():
         names = {item.name for item in first[content]}, {item.name for item in second[content]}
         if not names[0] & names[1]:
-            yield NamePair(min(names[0]), min(names[1]), first[content][0].length)
+            yield NamePair(min(names[0]), min(names[1]), first[content][0].nbytes)
 
 
 def _overlapping(

@@ -37,7 +37,8 @@ class StoredTensor:
     """A constant tensor and the bytes of it: `length` from `offset` of the file `path`.
 
     `inline` ones are inside the graph file; `typed` ones are there in a form of their own,
-    which is equal only to the same form. `name` is empty for constants that have none.
+    which is equal only to the same form. `nbytes` is what its numbers take. `name` is empty for
+    constants that have none.
     """
 
     name: str
@@ -48,6 +49,7 @@ class StoredTensor:
     length: int
     inline: bool
     typed: bool
+    nbytes: int
 
     def content(self, hash_range: HashRange) -> str:
         """A digest of type, shape and bytes. Raises `GraphError` where they cannot be read."""
@@ -239,25 +241,28 @@ class _Reader:
             place = known.external
             path = self.data[place.location]
             return StoredTensor(
-                known.name, known.dtype, known.shape, path, place.offset, place.length, False, False
-            )
+                known.name, known.dtype, known.shape, path, place.offset, place.length,
+                inline=False, typed=False, nbytes=known.nbytes,
+            )  # fmt: skip
         span, typed = (start, start), False
         for number, wire, a, b in self.walker.fields(start, end):
-            if (number, wire) == (9, BYTES):
-                span, typed = (a, b), False
+            if (number, wire) == (9, BYTES) and not typed:
+                span = (a, b)
             elif number in _TYPED:
                 # Numbers may be spread over several fields: the whole message stands for them.
                 span, typed = (start, end), True
         offset, length = span[0], span[1] - span[0]
-        path = self.walker.where
-        return StoredTensor(known.name, known.dtype, known.shape, path, offset, length, True, typed)
+        return StoredTensor(
+            known.name, known.dtype, known.shape, self.walker.where, offset, length,
+            inline=True, typed=typed, nbytes=known.nbytes,
+        )  # fmt: skip
 
     def _named(self, item: StoredTensor) -> bytes:
         if not item.typed:
             return _mix("tensor", self._token(item))
         parts: list[bytes | str] = [item.dtype, str(item.shape)]
         for number, wire, a, b in self.walker.fields(item.offset, item.offset + item.length):
-            if number in _TYPED:
+            if number in _TYPED or number == 9:
                 parts += [str(number), self._raw(a, b) if wire == BYTES else str(a)]
         return _mix("typed tensor", *parts)
 

@@ -81,8 +81,8 @@ def merge(config: GenaiConfig, one: str, other: str) -> GenaiConfig:
         elif isinstance(reset, int) and reset > gone:
             merged = merged.edit((*stage.path, _RESET), reset - 1)
         if index == kept:
-            for flag in ("run_on_prompt", "run_on_token_gen"):
-                merged = merged.edit((*stage.path, flag), True)
+            missing = "run_on_token_gen" if stage.run_on_prompt else "run_on_prompt"
+            merged = merged.edit((*stage.path, missing), True)
     path = stages[gone].path
     alone = isinstance(path[-2], int) and len(config.get(path[:-1])) == 1
     return merged.remove(path[:-1] if alone else path)
