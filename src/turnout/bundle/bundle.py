@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from turnout.bundle.config import CONFIG_NAME, GenaiConfig
-from turnout.bundle.graph import GraphFile
+from turnout.bundle.graph import GraphFile, ValueInfo, read_inputs
 from turnout.bundle.layouts import Stage
 from turnout.bundle.tokenizer import FILES, TokenizerInfo, read_tokenizer
 from turnout.errors import (
@@ -114,6 +114,12 @@ class Bundle:
         if path not in self._graphs:
             self._graphs[path] = GraphFile.read(path)
         return self._graphs[path]
+
+    def inputs(self, stage: Stage) -> tuple[ValueInfo, ...]:
+        """The inputs of a stage's graph; quicker than its whole header. Raises `GraphError`."""
+        path = self.graph_path(stage)
+        known = self._graphs.get(path)
+        return known.inputs if known is not None else read_inputs(path)
 
     def data_files(self, stage: Stage) -> Mapping[str, Path]:
         """The external data files of a stage's graph, by the location that the graph names.

@@ -309,6 +309,27 @@ class HeaderReader:
         return ExternalRange(location, numbers["offset"], numbers["length"])
 
 
+class InputsReader(HeaderReader):
+    """A reader that steps over nodes and constants."""
+
+    def _node(self, start: int, end: int, depth: int) -> None:
+        """Nothing of it is looked at."""
+
+    def _sparse(self, start: int, end: int, depth: int) -> None:
+        """Nothing of it is looked at."""
+
+    def tensor(
+        self,
+        start: int,  # noqa: ARG002
+        end: int,  # noqa: ARG002
+        depth: int = 0,
+        origin: str = "initializer",
+        name: str = "",
+    ) -> Initializer:
+        """A tensor that nothing is said of."""
+        return Initializer(name, "", (), 0, None, origin, depth)
+
+
 def _bound(walker: Walker, at: int, depth: int) -> None:
     if depth > MAX_NESTING:
         walker.fail(at, found="deeper nesting", expected=f"at most {MAX_NESTING} levels")

@@ -81,9 +81,7 @@ def takes_steps(config: GenaiConfig, bundle: Bundle) -> bool:
         return False
     stages = config.stages()
     try:
-        names = [
-            value.name for stage in stages if stage.filename for value in bundle.graph(stage).inputs
-        ]
+        names = [value.name for stage in stages if stage.filename for value in bundle.inputs(stage)]
     except TurnoutError:
         return False
     if not _decoder_alone(config) or not _reads_the_cache(config):
