@@ -87,6 +87,8 @@ def prepack_here(argument: Mapping[str, Any]) -> dict[str, Any]:
             graphs[member["stage"]] = name
             shutil.rmtree(parts)
     if len(unpacked) == len(graphs):
+        for name in (*graphs.values(), DATA_FILE):
+            (staging / name).unlink()
         raise CompileError(
             "Nothing was packed: no weights of these stages are laid out anew by the CPU EP.",
             found=", ".join(graphs),
