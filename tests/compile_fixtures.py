@@ -29,7 +29,7 @@ OPENVINO = "OpenVINOExecutionProvider"
 # What makes OpenVINO's arithmetic that of float32, whatever the processor offers.
 EXACT = {"device_type": "CPU", "load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'}
 ROWS = {"context": 8, "iterator": 1}
-SIZE = 16
+SIZE = 64
 DATA = "weights.data"
 # Between the two weights, so that an offset is more than a length.
 GAP = 64

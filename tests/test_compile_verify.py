@@ -43,7 +43,7 @@ from turnout.errors import CompileError
 BIN = "c.bin"
 K64 = 65536
 BYTES = SIZE * SIZE * 4
-PARTS = {"p": (K64, 100), "q": (2 * K64, K64)}
+PARTS = {"p": (K64, 100), "q": (2 * K64, 900)}
 WEIGHTS = {"W": (DATA, 0, BYTES), "V": (DATA, BYTES + 64, BYTES)}
 GRAPHS = {stage: context_name(stage, OPENVINO) for stage in ROWS}
 posix = pytest.mark.skipif(os.name == "nt", reason="links and devices of POSIX")
@@ -100,7 +100,8 @@ def test_what_a_good_child_leaves_is_taken(forged: Forged) -> None:
     verified = forged.verify()
     assert dict(verified.graphs) == GRAPHS
     assert verified.binaries == (BIN,)
-    assert verified.bytes_saved == 2 * 2 * BYTES
+    # Two matrices for each of two graphs, less what the parts hold.
+    assert verified.bytes_saved == 2 * 2 * BYTES - 1000
 
 
 def test_unshared_graphs_save_nothing(tmp_path: Path) -> None:
@@ -276,7 +277,7 @@ def test_a_binary_that_was_cut_short_is_refused(forged: Forged, left: int) -> No
 def test_bytes_after_the_last_part_are_refused(forged: Forged, junk: bytes) -> None:
     with (forged.staging / BIN).open("ab") as file:
         file.write(junk)
-    forged.refuse("of which the last part ends at 196608")
+    forged.refuse("of which the last part ends at 131972")
 
 
 @pytest.mark.parametrize(
@@ -317,9 +318,9 @@ BOUND: dict[str, tuple[dict[str, tuple[str, int, int]], str]] = {
     "no name": ({"W": ("", 0, BYTES)}, "is empty"),
     "missing": ({"W": ("other.data", 0, BYTES)}, "is missing"),
     "a folder": ({"W": (".", 0, BYTES)}, "is missing"),
-    "outside": ({"W": (DATA, 2 * BYTES + 128, 1)}, "which has 2176"),
-    "over the end": ({"W": (DATA, 0, 1 << 40)}, "which has 2176"),
-    "far outside": ({"W": (DATA, 1 << 61, BYTES)}, "which has 2176"),
+    "outside": ({"W": (DATA, 2 * BYTES + 128, 1)}, "which has 32896"),
+    "over the end": ({"W": (DATA, 0, 1 << 40)}, "which has 32896"),
+    "far outside": ({"W": (DATA, 1 << 61, BYTES)}, "which has 32896"),
     "nothing": ({"W": (DATA, 0, 0)}, "0 bytes at byte 0"),
     "another range": ({"W": (DATA, 4, BYTES)}, "is none of its source"),
     "a shorter range": ({"W": (DATA, 0, BYTES - 4)}, "is none of its source"),
@@ -340,7 +341,7 @@ def test_bound_weights_are_the_sources_own(forged: Forged, case: str) -> None:
 
 def test_a_bound_weight_may_have_a_new_name_and_an_old_range(forged: Forged) -> None:
     forged.binary(weights={"renamed": (f"./{DATA}", 0, BYTES)})
-    assert forged.verify().bytes_saved == 2 * BYTES
+    assert forged.verify().bytes_saved == 2 * BYTES - 1000
 
 
 @posix
@@ -381,11 +382,11 @@ INTERFACES: dict[str, tuple[dict[str, Any], str]] = {
     "an input twice": ({"inputs": [value("x"), value("x")]}, "has other inputs"),
     "another output": ({"outputs": [value("z")]}, "has other outputs"),
     "no output": ({"outputs": []}, "has other outputs"),
-    "type": ({"inputs": [value("x", 8, TensorProto.FLOAT16)]}, "float16 [8, 16]"),
-    "shape": ({"inputs": [value("x", 9)]}, "float32 [9, 16]"),
-    "open input": ({"inputs": [value("x", "n")]}, "float32 ['n', 16]"),
+    "type": ({"inputs": [value("x", 8, TensorProto.FLOAT16)]}, "float16 [8, 64]"),
+    "shape": ({"inputs": [value("x", 9)]}, "float32 [9, 64]"),
+    "open input": ({"inputs": [value("x", "n")]}, "float32 ['n', 64]"),
     "output type": ({"outputs": [value("y", 8, TensorProto.DOUBLE)]}, "float64"),
-    "output shape": ({"outputs": [value("y", 7)]}, "float32 [7, 16]"),
+    "output shape": ({"outputs": [value("y", 7)]}, "float32 [7, 64]"),
     "output of any shape": ({"outputs": [value("y", None)]}, "any shape"),
 }
 
@@ -403,7 +404,7 @@ def test_a_compiled_graph_takes_and_gives_what_its_source_does(forged: Forged, c
 def test_what_the_runtime_infers_of_an_open_output_is_taken(
     forged: Forged, rows: Any, given: Any
 ) -> None:
-    """onnxruntime 1.32 writes `[8, 16]` for an output that was declared `["n", 16]`."""
+    """onnxruntime 1.32 writes `[8, 64]` for an output that was declared `["n", 64]`."""
     source = onnx.load(forged.job.members[0].graph, load_external_data=False)
     source.graph.output[0].CopyFrom(value("y", rows))
     forged.job.members[0].graph.write_bytes(source.SerializeToString())
@@ -463,7 +464,8 @@ def test_an_embedded_binary_is_read_where_it_is(tmp_path: Path) -> None:
     ("content", "part", "problem"),
     [
         (b"", "q", "holds nothing"),
-        (forge_binary(PARTS)[:-1], "q", "inside the file"),
+        (forge_binary(PARTS)[: 2 * K64 + 899], "q", "inside the file"),
+        (forge_binary(PARTS)[:-1], "q", "of which the last part ends"),
         (forge_binary(PARTS) + b"x", "q", "of which the last part ends"),
         (forge_binary(PARTS), "r", "without 'r'"),
         (forge_binary(PARTS, WEIGHTS), "q", "though none were to be shared"),

@@ -56,7 +56,7 @@ def answers(
     for stage, session in sessions.items():
         x = toy.inputs(stage)
         (found,) = session.run(None, {"x": x})
-        np.testing.assert_allclose(found, toy.answer(x), atol=1e-4)
+        np.testing.assert_allclose(found, toy.answer(x), atol=1e-3)
 
 
 @openvino
@@ -148,8 +148,9 @@ class TestShared:
         ]
         verified = verify_artifacts(tmp_path / "staging", job, toy.bundle)
         assert verified.binaries == (BINARY,)
-        # Two graphs that each do without two matrices of 16 x 16 floats.
-        assert verified.bytes_saved == 2 * 2 * 1024
+        # Two graphs that each do without two matrices of 64 x 64 floats.
+        inside = sum(size for _, size in binary.blobs.values())
+        assert verified.bytes_saved == 2 * 2 * 16384 - inside > 50_000
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -187,8 +188,13 @@ class TestShared:
         toy = make_toy(tmp_path / "bundle", quantized=True)
         job = job_of(toy.folder, shared=True)
         compile_job(job, tmp_path / "staging")
-        verified = verify_artifacts(tmp_path / "staging", job, toy.bundle)
-        assert verified.bytes_saved == 2 * 2 * 256
+        verify_artifacts(tmp_path / "staging", job, toy.bundle)
+        binary = read_context_binary(tmp_path / "staging" / BINARY)
+        assert binary is not None
+        assert [(weight.name, weight.size) for weight in binary.weights] == [
+            ("V", SIZE * SIZE),
+            ("W", SIZE * SIZE),
+        ]
         for stage in ROWS:
             x = np.round(toy.inputs(stage) * 16) / 16
             session = open_compiled(
@@ -232,7 +238,7 @@ class TestShared:
         }
         for stage, session in sessions.items():
             x = toy.inputs(stage)
-            np.testing.assert_allclose(session.run(None, {"x": x})[0], toy.answer(x), atol=1e-4)
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], toy.answer(x), atol=1e-3)
         assert sorted(path.suffix for path in toy.folder.iterdir()) == [
             ".data", ".json", ".onnx", ".onnx",
         ]  # fmt: skip

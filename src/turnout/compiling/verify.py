@@ -36,7 +36,7 @@ _EMBED_MODES = (0, 1)
 @dataclass(frozen=True)
 class Verified:
     """What is sound. `graphs` are file names by stage, `binaries` those of the binaries beside
-    them, and `bytes_saved` the bytes of weights that are not stored once more for each member.
+    them, and `bytes_saved` the bytes that sharing keeps from being stored, at least.
     """
 
     graphs: Mapping[str, str]
