@@ -4,6 +4,7 @@ from turnout.bundle.bundle import COMPILED, DERIVED_MARK, INITIALIZER_FOLDER, Bu
 from turnout.bundle.checks import require_regular
 from turnout.bundle.config import CONFIG_NAME, GenaiConfig, ProviderEntry, Stage
 from turnout.bundle.graph import GraphFile
+from turnout.bundle.layouts import DEVICE_FILTER
 from turnout.bundle.tokenizer import TokenizerInfo
 from turnout.bundle.weights import Weights, weigh
 
@@ -11,6 +12,7 @@ __all__ = [
     "COMPILED",
     "CONFIG_NAME",
     "DERIVED_MARK",
+    "DEVICE_FILTER",
     "INITIALIZER_FOLDER",
     "Bundle",
     "GenaiConfig",

@@ -24,7 +24,7 @@ PROMPT_ONLY = frozenset({"vad", "vision", "speech", "encoder"})
 TOKENS_ONLY = frozenset({"mtp", "draft", "dflash2", "dspark"})
 # Sections that never take the decoder's options. (A draft must name the decoder's very EPs.)
 STANDALONE = frozenset({"decoder", "draft"})
-_DEVICE_FILTER = "device_filtering_options"
+DEVICE_FILTER = "device_filtering_options"
 # Far above what any bundle has; each stage holds the options that it inherits, and is edited by
 # itself, so that without bounds a config of a megabyte takes gigabytes and hours.
 MAX_STAGES = 128
@@ -269,7 +269,7 @@ class _Reader:
         for member in node.members:
             where = (*path, member.key)
             # A string of that name is passed on as any other option is.
-            if member.key == _DEVICE_FILTER and member.value.kind != "string":
+            if member.key == DEVICE_FILTER and member.value.kind != "string":
                 device_filter = self.typed(where, "object", {})
             else:
                 options[member.key] = self.typed(where, "string", "")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from turnout import catalog
+from turnout.bundle import DEVICE_FILTER
 from turnout.compiling.jobs import Job, Member
 from turnout.compiling.keys import material
 from turnout.compiling.targets import for_ep, require_taken
@@ -114,5 +116,10 @@ def member_of(bundle: Bundle, stage: Stage) -> Member:
 
 
 def _provider_options(stage: Stage) -> dict[str, str]:
+    """What the stage's EP is given; a device filter of the runtime's own as JSON text."""
     entry = next((entry for entry in stage.providers if entry.ep == stage.ep), None)
-    return dict(entry.options) if entry is not None else {}
+    if entry is None:
+        return {}
+    if not entry.device_filter:
+        return dict(entry.options)
+    return {**entry.options, DEVICE_FILTER: json.dumps(entry.device_filter, sort_keys=True)}

@@ -187,6 +187,7 @@ class _Preparation:
         self.bundle, self.effective, self.options = bundle, effective, options
         self.inventory, self.progress, self.say = inventory, progress, say
         self.hashes = hashes
+        self.source = bundle
         self.artifacts: dict[str, Artifact] = {}
         self.entries: list[Entry] = []
         self.compiled: dict[str, str] = {}
@@ -197,8 +198,9 @@ class _Preparation:
     def run(self, held: contextlib.ExitStack) -> Prepared:
         """Share, compile, derive. `held` is what lives as long as the result."""
         folder = held.enter_context(scratch(self.bundle)) if self.options.no_cache else None
+        self.source = self._source(folder)
         obtainer = Obtainer(
-            self.bundle,
+            self.source,
             [folder / "store"] if folder is not None else stores(self.bundle),
             self.hashes,
             self.options,
@@ -221,6 +223,19 @@ class _Preparation:
             artifacts=self.artifacts,
         )
 
+    def _source(self, folder: Path | None) -> Bundle:
+        """The bundle whose files are compiled: of a hub's cache, one without its links.
+
+        No EP compiles a graph whose weights lie behind a link out of its folder.
+        """
+        if self.bundle.blobs is None:
+            return self.bundle
+        if folder is None:
+            plain = derive(self.bundle, self.bundle.config, say=self.say)
+        else:
+            plain = derive_into(folder / "plain", self.bundle, self.bundle.config, say=self.say)
+        return replace(self.bundle, path=plain)
+
     def _share(self) -> None:
         from turnout.compiling.sharing import choose
 
@@ -239,7 +254,7 @@ class _Preparation:
 
     def _compile(self, obtainer: Obtainer) -> None:
         plan = plan_contexts(
-            self.bundle, self.effective, groups=self.shared.ep, target=self.options.target
+            self.source, self.effective, groups=self.shared.ep, target=self.options.target
         )
         self.skipped = dict(plan.skipped)
         wanted = {name for group in self.shared.ep for name in group}
@@ -252,7 +267,7 @@ class _Preparation:
             return
         from turnout.compiling.sharing import prepack_job
 
-        self._obtain(obtainer, prepack_job(self.bundle, self.effective, self.shared.prepacked))
+        self._obtain(obtainer, prepack_job(self.source, self.effective, self.shared.prepacked))
 
     def _obtain(self, obtainer: Obtainer, job: Job) -> None:
         """Get a job's entry; of a shared job that fails, every stage by itself."""

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from turnout import catalog
+from turnout.bundle import DEVICE_FILTER
 from turnout.catalog.grammars import Device
 from turnout.errors import CompileError, DeviceUnavailableError
 
-# Where a provider entry's `device_filtering_options` are among the options, as JSON.
-DEVICE_FILTER = "device_filtering_options"
 _OPTIMIZATION = "graph_optimization_level"
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _LONGEST = 1000

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from turnout import catalog
-from turnout.bundle import ProviderEntry, Stage
+from turnout.bundle import DEVICE_FILTER, ProviderEntry, Stage
 from turnout.errors import ConfigError, UsageError
 from turnout.routing.request import OptionRequest, RouteRequest
 
@@ -226,7 +226,7 @@ def as_json(entry: ProviderEntry) -> Mapping[str, Any]:
     """An entry as an element of `provider_options`."""
     body: dict[str, Any] = dict(entry.options)
     if entry.device_filter:
-        body["device_filtering_options"] = dict(entry.device_filter)
+        body[DEVICE_FILTER] = dict(entry.device_filter)
     return {entry.name: body}
 
 

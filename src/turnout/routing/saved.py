@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnout import catalog
-from turnout.bundle import ProviderEntry, Stage
+from turnout.bundle import DEVICE_FILTER, ProviderEntry, Stage
 from turnout.errors import OutputExistsError, UnknownEpError, UnknownStageError, UsageError
 from turnout.files import write_atomic
 from turnout.routing import routefile as doc
@@ -27,8 +27,6 @@ from turnout.routing.resolve import Route, StageRoute
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GenaiConfig
     from turnout.machine import Inventory
-
-DEVICE_FILTER = "device_filtering_options"
 
 
 def save(route: Route, path: Path | str) -> None:
