@@ -60,11 +60,10 @@ class Obtainer:
         """The entry of a job. Raises `CompileError`, `EpUnavailableError` or `WriteError`."""
         inputs = self.inputs(job)
         key = keys.digest(inputs)
-        if not self.options.rebuild:
-            found = self._stored(key)
-            if found is not None:
-                self._tell_end(job, "stored")
-                return found
+        found = self._stored(key)
+        if found is not None:
+            self._tell_end(job, "stored")
+            return found
         self.missed[job.name] = self._why_missed(inputs)
         return self._in_some_store(lambda store: self._make(job, store, key, inputs))
 
@@ -87,17 +86,20 @@ class Obtainer:
 
     def _stored(self, key: str) -> Entry | None:
         for folder in self.stores:
-            store = Store(folder)
-            entry = store.entry(key)
-            if entry is None:
-                continue
-            if self.options.paranoid:
-                try:
-                    store.verify(entry)
-                except TurnoutError:
-                    continue
-            return entry
+            entry = self._sound(Store(folder), key)
+            if entry is not None:
+                return entry
         return None
+
+    def _sound(self, store: Store, key: str) -> Entry | None:
+        """The entry of a key that may be used; None where what is there is to be made anew."""
+        entry = None if self.options.rebuild else store.entry(key)
+        if entry is not None and self.options.paranoid:
+            try:
+                store.verify(entry)
+            except TurnoutError:
+                return None
+        return entry
 
     def _why_missed(self, inputs: dict[str, Any]) -> tuple[str, ...]:
         """In what the newest entry of the same stages differs; () where there is none."""
@@ -129,7 +131,7 @@ class Obtainer:
     def _make(self, job: Job, store: Store, key: str, inputs: dict[str, Any]) -> Entry:
         with store.lock(key):
             # Another process may have made it while this one waited.
-            found = None if self.options.rebuild else store.entry(key)
+            found = self._sound(store, key)
             if found is not None:
                 self._tell_end(job, "stored")
                 return found
