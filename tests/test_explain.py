@@ -208,7 +208,7 @@ def test_json_has_everything(turnout: Terminal, mixed: Path) -> None:
     document = done.json
     assert list(document) == [
         "schema_version", "bundle", "machine", "requested", "effective", "changes", "stages",
-        "warnings", "diff", "placed",
+        "warnings", "diff", "placed", "preparing",
     ]  # fmt: skip
     assert (document["schema_version"], document["placed"]) == (1, None)
     assert (document["requested"], document["effective"]) == ("--ep openvino", "openvino")

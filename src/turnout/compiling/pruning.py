@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from turnout.bundle import DERIVED_MARK
+from turnout.compiling import receipts
 from turnout.compiling.kept import Derived, Item, Kept
 from turnout.compiling.store import Store
 from turnout.errors import UsageError, WriteError
@@ -76,6 +78,9 @@ def doomed(
     for store in kept.stores:
         found += [Doomed(folder, left, store) for folder in store.abandoned()]
     found += [Doomed(folder, left) for place in kept.own for folder in abandoned(place)]
+    if kept.bundle is None:
+        old = receipts.folder().glob("*.json") if everything else receipts.idle()
+        found += [Doomed(path, "what it remembers is gone") for path in old]
     return found
 
 
@@ -200,7 +205,7 @@ def _remove_stored(store: Store, folder: Path) -> bool:
 
 
 def _delete(folder: Path) -> None:
-    if folder.is_symlink():
+    if folder.is_symlink() or folder.is_file():
         folder.unlink()
     else:
         shutil.rmtree(folder)
@@ -211,10 +216,11 @@ def _files(folder: Path) -> list[tuple[tuple[int, int], int, int]]:
     found: list[tuple[tuple[int, int], int, int]] = []
     if folder.is_symlink():
         return found
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                status = (Path(place) / name).lstat()
+    paths = [Path(place) / name for place, _, names in os.walk(folder) for name in names]
+    for path in paths or [folder]:
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode):
                 found.append(((status.st_dev, status.st_ino), status.st_nlink, status.st_size))
     return found
 

@@ -154,7 +154,7 @@ class Ticket:
             "cache": str(cache_folder().absolute()),
         }
         name = _digest(json.dumps(facts, sort_keys=True))[:32]
-        where = cache_folder() / "receipts" / f"{name}.json"
+        where = folder() / f"{name}.json"
         return cls(bundle.path, facts, files, taken_ns, where)
 
     def recall(self) -> Recalled | None:
@@ -187,6 +187,24 @@ class Ticket:
                 return
             self.where.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self.where, msgspec.json.encode(_receipt(self, prepared)))
+
+
+def folder() -> Path:
+    """Where receipts are; it need not be there."""
+    return cache_folder() / "receipts"
+
+
+def idle() -> list[Path]:
+    """Receipts of what is not there any more, or that cannot be read."""
+    return [path for path in folder().glob("*.json") if not _leads_somewhere(path)]
+
+
+def _leads_somewhere(path: Path) -> bool:
+    try:
+        receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return False
+    return Path(receipt.folder).is_dir()
 
 
 def _receipt(ticket: Ticket, prepared: Prepared) -> Receipt:
