@@ -342,3 +342,52 @@ def test_names_that_differ_in_a_number_are_folded() -> None:
 )  # fmt: skip
 def test_sizes_read_as_disks_are_sold(nbytes: int, text: str) -> None:
     assert folding.size(nbytes) == text
+
+
+def test_sharing_tells_what_stages_have_in_common(
+    turnout: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight matrices of 16 x 16 floats, and constants of 32, 24 and 4 bytes inside each graph."""
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
+    folder = build_pipeline(tmp_path / "bundle", two_sessions=True)
+    done = turnout("inspect", folder, "--sharing", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n\n")[-1].splitlines() == [
+        "sharing",
+        "  context and iterator",
+        "    graphs     the same, from the same weights",
+        "    equal      11 tensors (8.3 KB), 3 tensors (60 B) of them stored twice",
+        "  nothing in common: embeddings and context, embeddings and iterator,"
+        " embeddings and lm_head, context and lm_head, iterator and lm_head",
+        "  stored twice: 3 tensors (60 B)",
+    ]
+    document = json.loads(turnout("inspect", folder, "--sharing", "--json").stdout)
+    pair = next(p for p in document["contents"]["pairs"] if p["stages"] == ["context", "iterator"])
+    assert pair["same_graph"] is True
+    assert pair["equal"] == {"tensors": 11, "bytes": 8252}
+    assert pair["only"] == {
+        "context": {"tensors": 0, "bytes": 0},
+        "iterator": {"tensors": 0, "bytes": 0},
+    }
+    assert document["contents"]["stored_twice"] == {"tensors": 3, "bytes": 60}
+    assert "contents" not in json.loads(turnout("inspect", folder, "--json").stdout)
+
+
+def test_sharing_names_what_differs_under_one_name(
+    turnout: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
+    folder = build_pipeline(tmp_path / "bundle", two_sessions=True)
+    model = onnx.load(folder / "iterator.onnx", load_external_data=False)
+    for item in model.graph.initializer:
+        for entry in item.external_data:
+            if entry.key == "offset":
+                entry.value = str(int(entry.value) + 512)
+    (folder / "iterator.onnx").write_bytes(model.SerializeToString())
+    done = turnout("inspect", folder, "--sharing", "-q")
+    assert "    conflict   8 tensors of one name, different" in done.stdout
+    assert "               and 4 more (-v shows them)" in done.stdout
+    assert "in overlapping ranges" in done.stdout
+    # The next call reads no weight again, and says the same.
+    assert turnout("inspect", folder, "--sharing", "-q").stdout == done.stdout
+    assert "more (-v" not in turnout("inspect", folder, "--sharing", "-v").stdout

@@ -111,7 +111,7 @@ def packed(job: Job, tmp_path: Path) -> Path:
     """The folder in which the job's weights are packed."""
     staging = tmp_path / "staging"
     staging.mkdir()
-    call(WORKER, job.argument(staging, {}), timeout=120)
+    prepack_here(job.argument(staging, {}))
     return staging
 
 
@@ -131,7 +131,7 @@ def sample() -> np.ndarray[Any, Any]:
 
 
 def test_equal_tensors_and_equal_packed_weights_are_stored_once(job: Job, packed: Path) -> None:
-    """B12, B13: two matrices and what each was packed into, though two graphs name all four."""
+    """Two matrices and what each was packed into, though two graphs name all four."""
     size = WIDTH * WIDTH * 4
     assert sorted(path.name for path in packed.iterdir()) == [
         "one_prepacked.onnx", DATA_FILE, "two_prepacked.onnx",
@@ -218,6 +218,21 @@ def test_tensors_of_graphs_inside_graphs_are_moved_too(tmp_path: Path) -> None:
     assert [item.location for item in read_external(tmp_path / "n.onnx")] == ["b", "b"]
 
 
+def test_weights_in_several_files_end_in_one(job: Job, tmp_path: Path) -> None:
+    """B11: and equal ones in two files are there once."""
+    source = job.data_folder
+    shutil.copy(source / "weights.data", source / "other.data")
+    moved = source / "moved.onnx"
+    rewrite_external(source / "two.onnx", moved, lambda item: replace(item, location="other.data"))
+    moved.replace(source / "two.onnx")
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    prepack_here(job.argument(staging, {}))
+    assert verify_structure(staging, job).bytes_saved == 4 * WIDTH * WIDTH * 4
+    expected = run(job.members[1].graph, sample())
+    np.testing.assert_array_equal(run(staging / "two_prepacked.onnx", sample()), expected)
+
+
 def tampered(packed: Path, change: Callable[[ExternalData], ExternalData]) -> Path:
     target = packed.parent / "tampered"
     shutil.copytree(packed, target)
@@ -296,6 +311,15 @@ def test_quantized_products_are_packed_for_the_options_of_their_session(
             found = run(staging / "q_prepacked.onnx", sample(), **entries)
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
         assert verify_prepacked(staging, job, BUNDLELESS).packed_bytes > 0
+
+
+def test_a_child_packs_as_this_process_does(job: Job, packed: Path, tmp_path: Path) -> None:
+    staging = tmp_path / "of the child"
+    staging.mkdir()
+    answer = call(WORKER, job.argument(staging, {}), timeout=120)
+    assert answer["files"] == sorted(path.name for path in staging.iterdir())
+    for path in packed.iterdir():
+        assert (staging / path.name).read_bytes() == path.read_bytes()
 
 
 def test_where_nothing_is_packed_nothing_is_left(tmp_path: Path) -> None:
@@ -424,7 +448,7 @@ TINY = [
 def test_packed_bundles_answer_as_the_reference_does(
     bundles: Bundles, kind: str, model: str
 ) -> None:
-    """B13: float and quantized products, tied heads, two graphs over one file, from any folder."""
+    """Float and quantized products, tied heads, two graphs over one file, from any folder."""
     bundle = Bundle.open(bundles(kind, model=model))
     prompt, expected = reference(model, 0)
     with prepare(bundle, bundle.config, CompileOptions(share="prepacked")) as prepared:
@@ -455,7 +479,7 @@ def measure_here(argument: dict[str, Any]) -> dict[str, Any]:
 def test_two_sessions_of_the_real_model_hold_packed_weights_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B13, with the issue's bound: 1.25 times what one session takes, of the same cache."""
+    """At most 1.25 times what one session with the same cache takes (docs/sharing.md)."""
     from turnout.building import build
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent))

@@ -77,7 +77,7 @@ def rename_everything(model: onnx.ModelProto) -> None:
 
 
 def test_names_and_the_order_of_nodes_make_no_difference(folder: Path) -> None:
-    """B12: what may be shared is proven by content, whatever it is called."""
+    """B1: what may be shared is proven by content, whatever it is called."""
     edit_graph(folder / "iterator.onnx", rename_everything)
     onnx.checker.check_model(onnx.load(folder / "iterator.onnx"))
     assert equal(folder)
@@ -153,6 +153,7 @@ def move_weights(folder: Path, change: Callable[[bytearray], object] = lambda da
 
 
 def test_equal_weights_in_another_file_are_equal(folder: Path) -> None:
+    """B11: weights may lie in several files."""
     move_weights(folder)
     assert equal(folder)
 
@@ -328,7 +329,7 @@ PROMPTS = [[[5]], [[5, 6]], [[5, 6, 7, 8, 9]], [[3, 4, 5], [9, 8, 7]], [[3], [9]
 
 @pytest.mark.parametrize("layout", ["one object", "many objects", "plain object"])
 def test_one_session_gives_the_tokens_of_two(tmp_path: Path, layout: str) -> None:
-    """B11: for prompts of one token, which skip the prefill stage, and more; two at a time."""
+    """For prompts of one token, which skip the prefill stage, and more; two at a time."""
     folder = build_pipeline(tmp_path / "bundle", two_sessions=True, layout=layout)
     bundle = Bundle.open(folder)
     choice = choose(bundle, bundle.config, "session")
@@ -386,6 +387,22 @@ def test_a_session_that_is_freed_for_tokens_runs_on_as_the_one(folder: Path) -> 
     merged = derive(bundle, sessions.merge(bundle.config, "context", "iterator"))
     # One prompt: onnxruntime-genai 0.18 crashes at the next one where a session was freed.
     assert answers(merged, PROMPTS[2:3]) == answers(folder, PROMPTS[2:3])
+
+
+@pytest.mark.openvino
+def test_one_session_of_an_accelerator_compiles_once_in_memory(folder: Path) -> None:
+    """B8: prefill and decode share their weights without any context file."""
+    from turnout.machine import plugins
+
+    plugins.register(["OpenVINOExecutionProvider"])
+    bundle = Bundle.open(folder)
+    expected = answers(folder, PROMPTS)
+    config = on_openvino(folder, "CPU")
+    choice = choose(bundle, config, "auto")
+    assert (choice.merged, choice.ep_groups) == ({"iterator": "context"}, ())
+    merged = derive(bundle, choice.config)
+    assert answers(merged, PROMPTS) == expected
+    assert {path.suffix for path in merged.iterdir()} == {".onnx", ".json"}
 
 
 def split_head(folder: Path) -> None:
@@ -538,7 +555,7 @@ def test_an_eps_own_sharing_is_chosen_by_device(
 
 
 def test_stages_whose_names_stand_for_different_tensors_do_not_share(folder: Path) -> None:
-    """B12: OpenVINO binds weights by name alone."""
+    """B1: OpenVINO binds weights by name alone."""
     edit_graph(folder / "iterator.onnx", shift_range)
     config = on_openvino(folder, "NPU")
     choice = choose(Bundle.open(folder), config, "ep")
