@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fake_compiler import FakeCompiler, files_in, on_openvino, read
 from session_fixtures import Bundles, Terminal, edit_json, reference
 from turnout.bundle import Bundle, GenaiConfig
+from turnout.cli.progress import JobProgress
 from turnout.compiling import tools
 from turnout.compiling.ship import damage
 from turnout.errors import CompileError
@@ -345,6 +348,28 @@ def test_stats_say_what_is_shared(turnout: Terminal, bundles: Bundles) -> None:
     assert turnout("generate", folder, *words, "--json").json["prepared"] is None
     chat = turnout("chat", folder, "--share", "session", "--json", stdin="the cat\n")
     assert chat.json["prepared"]["shared"]["merged"] == {"iterator": "context"}
+
+
+def test_a_bar_shows_what_is_compiled_where_a_person_sees_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = io.StringIO()
+
+    def console(*, quiet: bool = False) -> Console:
+        return Console(file=written, force_terminal=True, width=100, quiet=quiet)
+
+    monkeypatch.setattr("turnout.cli.progress.stderr_console", console)
+    for shown in (False, True):
+        progress = JobProgress(shown=shown)
+        progress.started("context+iterator", 12.3)
+        progress.ended("context+iterator", "compiled")
+        progress.ended("lm_head", "stored")
+        assert progress.outcomes == {"context+iterator": "compiled", "lm_head": "stored"}
+        assert ("compiling context+iterator" in written.getvalue()) == shown
+    assert "of about 12 s" in written.getvalue()
+    progress.started("a\x1b[31m" + "b" * 100, None)
+    progress.ended("", "failed")
+    assert "\\x1b[31mbbb" in written.getvalue()
 
 
 # The real compiler.

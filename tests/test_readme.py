@@ -38,14 +38,20 @@ def row(title: str) -> str:
 
 @cache
 def options_of(command: str) -> set[str]:
-    """The options that the help of a command lists."""
-    done = subprocess.run(
-        [sys.executable, "-m", "turnout", command, "--help"],
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", done.stdout))
+    """The options that the help of a command lists, or that of each command of a group."""
+    words = [command.split()]
+    if command == "cache":
+        words = [[command, name] for name in ("list", "show", "verify", "remove", "prune")]
+    shown = ""
+    for word in words:
+        done = subprocess.run(
+            [sys.executable, "-m", "turnout", *word, "--help"],
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        shown += done.stdout
+    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", shown))
 
 
 def test_the_python_example_runs(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fake_compiler import FakeCompiler, files_in, on_openvino, remember_at_once
 from session_fixtures import Bundles, Terminal, edit_json, reference
 from turnout.bundle import Bundle, GraphFile
 from turnout.compiling import obtain, tools
+from turnout.compiling.hashes import ContentHashes
 from turnout.compiling.options import CompileOptions
 from turnout.compiling.prepare import prepare
 from turnout.errors import CompileError, LoadError, ProcessError, UsageError
@@ -188,9 +189,19 @@ def prepared_of(folder: Path, **asked: Any) -> Any:
 
 
 def test_a_warm_preparation_reads_no_header_and_is_the_same(
-    warm: Path, headers: list[str], compiler: FakeCompiler
+    warm: Path, headers: list[str], compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hashed: list[Path] = []
+    original = ContentHashes._hashed
+
+    def counted(self: ContentHashes, path: Path, spans: Any) -> Any:
+        hashed.append(path)
+        return original(self, path, spans)
+
+    monkeypatch.setattr(ContentHashes, "_hashed", counted)
     first = prepared_of(warm)
+    # Of the bundle: the library of a plugin that was installed just now is hashed each time.
+    assert not [path for path in hashed if path.is_relative_to(warm)]
     assert (headers, compiler.compiled) == ([], [])
     again = prepared_of(warm, paranoid=True)  # reads everything
     assert headers

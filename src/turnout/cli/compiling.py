@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from turnout.routing import Route
 
 SCHEMA_VERSION = 1
-_DIGITS = 12
-# What came of a stage, as the document has it and as people read it.
 # How artifacts are proven where nothing more is to be said.
 _PLAIN_CHECKS = ("structure", "run")
+# What came of a stage, as the document has it and as people read it.
 _WORDS = {"stored": "stored already"}
 
 

@@ -178,6 +178,7 @@ def _table(explained: Explained, *, verbose: bool, quiet: bool) -> Iterator[str]
     placed = {}
     if explained.placement is not None:
         placed = {stage.stage: stage for stage in explained.placement.stages}
+    merged = explained.preview.merged if explained.preview is not None else {}
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     yield _aligned(head, widths)
     for row, decision in zip(rows, explained.route.stages, strict=True):
@@ -186,6 +187,8 @@ def _table(explained: Explained, *, verbose: bool, quiet: bool) -> Iterator[str]
             yield from _details(decision)
         if decision.stage in placed:
             yield from _placed(placed[decision.stage], verbose=verbose)
+        elif explained.placement is not None and decision.stage in merged:
+            yield f"  placed   in the session of {merged[decision.stage]}"
 
 
 def _row(decision: StageRoute, stage: Stage) -> list[str]:

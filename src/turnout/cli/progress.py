@@ -32,7 +32,7 @@ class JobProgress:
         if not self._shown:
             return
         self._bar = _bar(self._console)
-        usual = f"of about {expected_s:.0f} s" if expected_s else ""
+        usual = f"of about {max(expected_s, 1):.0f} s" if expected_s else ""
         self._bar.add_task(f"compiling {_short(name)}", total=expected_s, usual=usual)
         self._bar.start()
 

@@ -67,7 +67,7 @@ def prepared_lines(prepared: Prepared) -> Iterator[str]:
     stages = ", ".join(prepared.compiled)
     yield f"compiled {f'{stages} ({_megabytes(size)} on disk)' if stages else 'nothing'}"
     if prepared.uncompiled:
-        yield f"in memory {', '.join(prepared.uncompiled)} (compiled at this load)"
+        yield f"left     {', '.join(prepared.uncompiled)} as they are"
     yield f"shared   {shared_words(prepared.shared)}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,7 +60,8 @@ class Item:
 class Derived:
     """A derived bundle, of which `problem` says why it is of no more use, "" where it is.
 
-    `prepared` are the folders of the entries that it was made of.
+    `prepared` are the folders of the entries that it was made of. `nbytes` are those of its own
+    files: what is linked lies elsewhere.
     """
 
     folder: Path
@@ -212,13 +214,23 @@ def _folders(place: Path) -> list[Path]:
         return []
 
 
+def _own_bytes(folder: Path) -> int:
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                status = (Path(place) / name).lstat()
+                total += status.st_size if status.st_nlink == 1 else 0
+    return total
+
+
 def _derived(folder: Path, bundle: Bundle | None) -> Derived:
     created = 0.0
     with contextlib.suppress(OSError):
         created = folder.lstat().st_mtime
     if folder.is_symlink():
         return Derived(folder, "", (), 0, created, "a link, which Turnout makes none of")
-    size = folder_bytes(folder)
+    size = _own_bytes(folder)
     mark: Any = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
         path = folder / DERIVED_MARK
