@@ -23,6 +23,7 @@ from turnout.cli.progress import JobProgress
 from turnout.compiling import tools
 from turnout.compiling.ship import damage
 from turnout.errors import CompileError
+from turnout.machine import Inventory
 from turnout.runtime import Session
 
 pytest_plugins = ("session_plugin",)
@@ -310,8 +311,9 @@ def test_graphs_in_a_folder_of_their_own_find_their_weights_when_shipped(
 
 
 def test_explain_shows_what_would_be_compiled_and_does_nothing(
-    turnout: Terminal, bundles: Bundles, compiler: FakeCompiler
+    turnout: Terminal, bundles: Bundles, compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Inventory, "discover", staticmethod(Inventory.minimal))
     folder = on_openvino(bundles, "two sessions", "context", "iterator")
     before = files_in(folder)
     done = turnout("explain", folder, "--compile")
