@@ -204,11 +204,21 @@ def test_equal_names_in_two_sections_are_told_apart() -> None:
 
 @pytest.mark.parametrize(
     "pipeline",
-    ['[{"a": {}}, {"a": {}}]', '[{"a": {}, "a": {}}]', '{"a": {}, "a": {}}'],
+    [
+        '[{"a": {"filename": "1"}}, {"b": {}}, {"a": {"filename": "2"}}]',
+        '[{"a": {"filename": "1"}, "b": {}, "a": {"filename": "2"}}]',
+        '{"a": {"filename": "1"}, "b": {}, "a": {"filename": "2"}}',
+    ],
 )
-def test_two_stages_of_one_name_are_refused(pipeline: str) -> None:
+def test_stages_of_one_name_are_one_where_the_first_stands(pipeline: str) -> None:
     config = GenaiConfig.parse(f'{{"model": {{"decoder": {{"pipeline": {pipeline}}}}}}}')
-    with pytest.raises(ConfigError, match="Two stages are named 'a'"):
+    assert [(stage.name, stage.filename) for stage in config.stages()] == [("a", "2"), ("b", None)]
+
+
+def test_stages_that_come_by_one_name_otherwise_are_refused() -> None:
+    pipeline = {"decoder.x": {}}
+    config = config_of(decoder={"pipeline": [pipeline], "x_filename": "x.onnx"})
+    with pytest.raises(ConfigError, match=r"Two stages are named 'decoder\.x'"):
         config.stages()
 
 

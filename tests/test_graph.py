@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import random
@@ -21,6 +22,7 @@ from turnout.bundle.graph import (
     ELEMENT_TYPES,
     EpContext,
     ExternalRange,
+    Names,
     Product,
     ValueInfo,
 )
@@ -196,12 +198,16 @@ def test_ep_context_nodes_tell_their_binaries(tmp_path: Path) -> None:
              main_context=0, ep_cache_context=b"\xff" * 5000, source="QNNExecutionProvider"),
         make("EPContext", ["x"], ["v"], name="bare", domain="com.microsoft"),
     ]  # fmt: skip
-    found = GraphFile.read(write(tmp_path / "m.onnx", helper.make_graph(nodes, "g", [], [])))
+    path = write(tmp_path / "m.onnx", helper.make_graph(nodes, "g", [], []))
+    found = GraphFile.read(path)
     assert found.ep_contexts == (
         EpContext("outside", "OpenVINOExecutionProvider", "a_ctx.bin", 0, 0, 1, "p_0"),
         EpContext("inside", "QNNExecutionProvider", None, 5000, 1, 0, ""),
         EpContext("bare", "", None, 0, 1, 1, ""),
     )
+    inside = found.ep_contexts[1]
+    data = path.read_bytes()[inside.embedded_at : inside.embedded_at + inside.embedded_bytes]
+    assert data == b"\xff" * 5000
 
 
 @pytest.mark.parametrize(
@@ -447,3 +453,79 @@ def test_products_of_quantized_weights_are_told_once_each(tmp_path: Path) -> Non
     ]
     onnx.save(helper.make_model(helper.make_graph(nodes, "g", [], [])), tmp_path / "m.onnx")
     assert GraphFile.read(tmp_path / "m.onnx").products == {Product(4, 32, 0), Product(8, 16, 4)}
+
+
+def test_what_is_read_in_any_graph_is_told_of_inputs_and_constants(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    inner = helper.make_graph(
+        [helper.make_node("Neg", ["outer"], ["t"])], "i", [], [value("t", 1, [1])]
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("If", ["choice"], ["y"], then_branch=inner, else_branch=inner),
+            helper.make_node("Add", ["y", "weight"], ["z"], name="an addition"),
+        ],
+        "g",
+        [value(name, 1, [1]) for name in ("choice", "unread", "passed")],
+        [value(name, 1, [1]) for name in ("z", "passed")],
+        [helper.make_tensor(name, 1, [1], [1.0]) for name in ("weight", "outer", "surplus")],
+    )
+    found = GraphFile.read(write(tmp_path / "m.onnx", graph))
+    assert found.reads == {"choice", "passed", "weight", "outer"}
+    assert found.names == Names()
+
+
+def test_names_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    neg = functools.partial(helper.make_node, "Neg")
+    constant = helper.make_node(
+        "Constant", [], ["w"], name="a", value=helper.make_tensor("v", 1, [1], [1.0])
+    )
+    graph = helper.make_graph(
+        [
+            neg(["nothing"], ["y"], name="a"),
+            neg(["x", ""], ["y"], name="a"),
+            constant,
+            neg(["w"], ["x"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1])],
+        [helper.make_tensor_value_info("nowhere", 1, [1])],
+    )
+    names = GraphFile.read(write(tmp_path / "m.onnx", graph)).names
+    assert names == Names(undefined=("nothing", "nowhere"), repeated=("y", "x"), twins=("a",))
+
+
+def test_a_node_is_read_alike_however_long_its_fields_are(tmp_path: Path) -> None:
+    names = [f"{letter}{'x' * length}" for letter, length in (("a", 5), ("b", 200), ("c", 5000))]
+    for count in (1, 2, 3):
+        graph = helper.make_graph(
+            [helper.make_node("Sum", names[:count], ["y"], domain="d", name="n" * 300)],
+            "g",
+            [helper.make_tensor_value_info(name, 1, [1]) for name in names],
+            [helper.make_tensor_value_info("y", 1, [1])],
+        )
+        found = GraphFile.read(write(tmp_path / "m.onnx", graph))
+        assert (found.reads, found.ops) == (set(names[:count]), {("d", "Sum"): 1})
+
+
+def test_what_an_inline_tensor_lacks_is_told(tmp_path: Path) -> None:
+    whole = helper.make_tensor("whole", TensorProto.INT64, [3], [1, 300, -1])
+    short = helper.make_tensor("short", TensorProto.INT64, [2], [300, -1])
+    short.dims[0] = 3
+    floats = helper.make_tensor("floats", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0])
+    halves = helper.make_tensor("halves", TensorProto.FLOAT16, [2], [1.0, 2.0])
+    nothing = onnx.TensorProto(name="nothing", data_type=TensorProto.FLOAT, dims=[4])
+    key = onnx.TensorProto(name="key", data_type=TensorProto.FLOAT, dims=[4], data_location=1)
+    for name, value in (("location", "d"), ("checksum", "1"), ("bogus", "1")):
+        key.external_data.add(key=name, value=value)
+    found = GraphFile.read(
+        write(tmp_path / "m.onnx", graph_of(whole, short, floats, halves, nothing, key))
+    )
+    assert {item.name: item.flaw for item in found.initializers} == {
+        "whole": "",
+        "short": "2 numbers of 3",
+        "floats": "",
+        "halves": "",
+        "nothing": "0 numbers of 4",
+        "key": "a key 'bogus' of external data, which is unknown",
+    }

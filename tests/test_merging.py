@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bundle_fixtures
 from turnout.bundle import Bundle, GenaiConfig
-from turnout.errors import BundleError, ConfigError
+from turnout.checking import check
+from turnout.errors import BundleError
 from turnout.machine import Inventory
 from turnout.routing import RouteRequest, apply, resolve
 
@@ -90,12 +93,93 @@ def test_a_provider_that_is_named_twice_has_the_last_word_on_each_option() -> No
     assert entry.options == {"device_type": "CPU", "a": "1"}
 
 
-def test_two_stages_of_one_name_are_still_an_error() -> None:
-    config = GenaiConfig.parse(
-        '{"model": {"decoder": {"pipeline": [{"a": {"filename": "a"}, "a": {"filename": "b"}}]}}}'
+Entries = list[dict[str, Any]]
+FORBID_CPU = {"session.disable_cpu_ep_fallback": "1"}
+
+
+def _entries(stages: dict[str, Any], more: dict[str, Any], **first: Any) -> Entries:
+    """The stages, of which the transformer starts as `first` says, and one more entry for it."""
+    start = {**stages, "transformer": {**stages["transformer"], **first}}
+    return [*({name: stage} for name, stage in start.items()), {"transformer": more}]
+
+
+# What the pipeline becomes, and what onnxruntime-genai 0.18 then says, "" where it answers.
+REPEATED: dict[str, tuple[Callable[[dict[str, Any]], Entries], str]] = {
+    "nothing more": (lambda s: _entries(s, {}), ""),
+    "a file, last": (lambda s: _entries(s, {"filename": "no.onnx"}), "no.onnx"),
+    "a file, first": (
+        lambda s: _entries(s, {"filename": "transformer.onnx"}, filename="no.onnx"),
+        "",
+    ),
+    "inputs add up": (
+        lambda s: _entries(
+            s, {"inputs": s["transformer"]["inputs"][2:]}, inputs=s["transformer"]["inputs"][:2]
+        ),
+        "",
+    ),
+    "options, first": (
+        lambda s: _entries(s, {"session_options": {}}, session_options=FORBID_CPU),
+        "fallback to CPU EP has been explicitly disabled",
+    ),
+    "providers, first": (
+        lambda s: _entries(
+            s,
+            {"session_options": {"provider_options": []}},
+            session_options={"provider_options": [{"QNN": {}}]},
+        ),
+        "QNN execution provider is not supported",
+    ),
+    "the place of the first": (
+        lambda s: [{"embeddings": s["embeddings"], "lm_head": {}}, *_entries(s, {})],
+        "Missing Input: normed",
+    ),
+    "places alone, first": (
+        lambda s: [dict.fromkeys(s, {}), *({name: stage} for name, stage in s.items())],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_entries_of_one_stage_are_one_stage_as_in_the_runtime(name: str, tmp_path: Path) -> None:
+    make, error = REPEATED[name]
+    folder = bundle_fixtures.build_pipeline(tmp_path / "b")
+    answer = bundle_fixtures.generate(folder)
+    config = bundle_fixtures.read_config(folder)
+    (stages,) = config["model"]["decoder"]["pipeline"]
+    config["model"]["decoder"]["pipeline"] = make(stages)
+    bundle_fixtures.write_config(folder, config)
+    report = check(folder)
+    assert "T116" in {f.code for f in report.findings}
+    # Whether the machine has the EP that is named is not asked here.
+    assert bool(report.count("error")) == (bool(error) and "QNN" not in error)
+    if error:
+        with pytest.raises(Exception, match=error):
+            bundle_fixtures.generate(folder)
+    else:
+        assert bundle_fixtures.generate(folder) == answer
+
+
+def test_a_stage_that_is_named_twice_is_routed_as_one(tmp_path: Path) -> None:
+    """The route to the CPU EP, of a stage whose first entry names an EP that is not here."""
+    folder = bundle_fixtures.build_pipeline(tmp_path / "b")
+    answer = bundle_fixtures.generate(folder)
+    config = bundle_fixtures.read_config(folder)
+    (stages,) = config["model"]["decoder"]["pipeline"]
+    qnn = {"provider_options": [{"QNN": {}}]}
+    config["model"]["decoder"]["pipeline"] = _entries(
+        stages, {"is_lm_head": False}, session_options=qnn
     )
-    with pytest.raises(ConfigError, match="Two stages"):
-        config.stages()
+    bundle_fixtures.write_config(folder, config)
+    bundle = Bundle.open(folder)
+    assert [stage.ep for stage in bundle.stages] == [CPU, QNN, CPU]
+    assert bundle.stages[1].path == ("model", "decoder", "pipeline", 1, "transformer")
+    route = resolve(bundle.config, Inventory.minimal(), RouteRequest(ep="cpu"))
+    effective = apply(bundle.config, route)
+    assert "QNN" not in effective.text
+    (folder / "genai_config.json").write_text(effective.text, "utf-8")
+    assert bundle_fixtures.generate(folder) == answer
+    assert not any(f.severity == "error" for f in check(folder).findings)
 
 
 def test_an_edit_makes_one_of_what_stands_twice_and_keeps_every_other_byte() -> None:

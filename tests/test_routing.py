@@ -552,6 +552,39 @@ def test_an_option_that_contradicts_the_device_that_was_asked_is_an_error() -> N
         ask(flat(), ep="openvino", device="npu", provider_option=["device_type=GPU"])
 
 
+def test_an_option_for_a_device_that_is_not_there_is_to_be_left_out() -> None:
+    """To add --device cpu, as for a bundle's own options, would contradict it."""
+    openvino = InstalledEp(
+        name="OpenVINOExecutionProvider", source="x", devices=(Device(kind="cpu"),)
+    )
+    here = Inventory(platform=machine("bare").platform, runtimes={}, eps=(openvino,))
+    asked = request_from(ep="openvino", provider_option=["device_type=NPU"])
+    with pytest.raises(DeviceUnavailableError) as caught:
+        resolve(flat(), here, asked)
+    assert caught.value.facts["fix"] == "leave out device_type=NPU: openvino has cpu there"
+
+
+@pytest.mark.parametrize("option", ["custom_ops_library=./x.so", "decoder:custom_ops_library=x"])
+def test_no_route_has_the_runtime_load_native_code(option: str) -> None:
+    with pytest.raises(UsageError, match="native code"):
+        ask(flat(), session_option=[option])
+
+
+@pytest.mark.parametrize("key", ["intra_op_num_threads", "inter_op_num_threads"])
+def test_threads_have_a_bound(key: str) -> None:
+    """To start 100000 of them does not end."""
+    with pytest.raises(UsageError) as caught:
+        ask(flat(), session_option=[f"{key}=1025"])
+    assert (caught.value.facts["found"], key in caught.value.problem) == ("1025", True)
+    assert ask(flat(), session_option=[f"{key}=1024"]).stages[0].set_options == {key: 1024}
+
+
+def test_what_an_inventory_lacks_is_not_to_be_mended_by_another_inventory() -> None:
+    with pytest.raises(DeviceUnavailableError) as caught:
+        ask(flat(), "snapdragon-laptop", ep="qnn", device="cpu")
+    assert caught.value.facts["fix"].startswith("give the inventory of a machine that has one")
+
+
 def test_an_option_may_choose_a_device_that_the_machine_has() -> None:
     """B13, B14: `GPU.1` is a GPU; `AUTO:...` is left to the EP."""
     (stage,) = ask(flat(), ep="openvino", provider_option=["device_type=GPU.1"]).stages
@@ -626,6 +659,13 @@ def test_a_malformed_option_is_refused_saying_the_form(text: str) -> None:
         request_from(provider_option=[text])
     assert caught.value.facts["found"] == repr(text)
     assert caught.value.facts["expected"] == "[STAGE:]KEY=VALUE"
+
+
+def test_a_malformed_option_is_answered_with_an_example_of_its_own() -> None:
+    for option in ("provider-option", "session-option"):
+        with pytest.raises(UsageError) as caught:
+            request_from(**{option.replace("-", "_"): ["x"]})
+        assert f"--{option} " in caught.value.facts["fix"]
 
 
 def test_the_words_of_the_command_line_make_a_request() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bundle_fixtures import build_flat, build_pipeline
+from turnout.building import build
 from turnout.bundle import Bundle
 from turnout.errors import (
     OutputExistsError,
@@ -87,7 +88,7 @@ def test_what_is_read_back_is_the_same_route_and_gives_the_same_config(
 
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
-@pytest.mark.parametrize("asked", ["nothing", "cpu", "an EP", "a device", "exact"])
+@pytest.mark.parametrize("asked", ["nothing", "cpu", "an EP", "a device"])
 def test_routes_of_other_peoples_configs_survive_saving(
     tmp_path: Path, file: Path, asked: str
 ) -> None:
@@ -268,6 +269,36 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
     ),
     "a control character": (set_option("x", "a\0b"), "$.stages[0].set_options.x", "'a\\x00b'"),
     "a control character in a key": (set_option("x\x1b", "a"), "$.stages[0].set_options", "x1b"),
+    "native code": (
+        set_option("custom_ops_library", "./x.so"),
+        "$.stages[0].set_options.custom_ops_library",
+        "native code",
+    ),
+    "threads without end": (
+        set_option("intra_op_num_threads", 100_000),
+        "$.stages[0].set_options.intra_op_num_threads",
+        "100000",
+    ),
+    "options that were kept, and are borrowed": (
+        set_stage(0, how="kept"),
+        "$.stages[0].how",
+        "'borrowed'",
+    ),
+    "options that are the bundle's, and were kept": (
+        set_stage(1, how="config"),
+        "$.stages[1].how",
+        "'kept'",
+    ),
+    "another EP than was asked": (
+        lambda d: d["request"].update(ep="cpu"),
+        "$.stages[0].ep",
+        "CPUExecutionProvider, by what the request says",
+    ),
+    "a stage that nothing was asked for": (
+        lambda d: d["request"].update(ep=None),
+        "$.stages[0].ep",
+        "CPUExecutionProvider, by what the request says",
+    ),
     "a device that was never asked": (
         lambda d: d["request"].update(device="tpu"),
         "$.request",
@@ -366,6 +397,79 @@ def test_saving_replaces_a_saved_route_and_nothing_else(bundle: Bundle, file: Pa
         route(bundle).save(file)
     assert file.read_text() == "{}"
     assert [path.name for path in file.parent.iterdir()] == ["bundle", "r.json"]
+
+
+def test_saving_replaces_no_link(bundle: Bundle, file: Path) -> None:
+    route(bundle).save(file.with_name("real.json"))
+    for target in ("nowhere.json", "real.json"):
+        file.unlink(missing_ok=True)
+        file.symlink_to(target)
+        with pytest.raises(OutputExistsError) as caught:
+            route(bundle, ep="cpu").save(file)
+        assert caught.value.facts["found"] == f"a link to {target}"
+        assert file.is_symlink()
+    assert not file.with_name("nowhere.json").exists()
+
+
+def test_a_bundle_may_be_given_by_its_path(bundle: Bundle, file: Path) -> None:
+    decided = route(str(bundle.path), ep="cpu")
+    assert decided.stages == route(bundle, ep="cpu").stages
+    decided.save(str(file))
+    assert Route.load(str(file), str(bundle.path)).stages == decided.stages
+    assert Route.load(file, bundle.path).stages == decided.stages
+
+
+@pytest.mark.parametrize("path", [None, "", 3])
+def test_a_path_that_is_none_is_a_usage_error(bundle: Bundle, file: Path, path: Any) -> None:
+    with pytest.raises(UsageError):
+        route(path)
+    route(bundle).save(file)
+    with pytest.raises(UsageError):
+        Route.load(path, bundle)
+    with pytest.raises(UsageError):
+        Route.load(file, path)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Bundle]:
+    """One model twice: with products that are exact only from unpacked weights, and in float."""
+    folder = tmp_path_factory.mktemp("qwen")
+    model = Path(__file__).parent / "data" / "tiny" / "qwen3-qknorm.gguf"
+    quantized = build(model, folder / "quantized")
+    floats = build(model, folder / "floats", precision="fp32")
+    return Bundle.open(quantized), Bundle.open(floats)
+
+
+def test_a_reproducible_route_is_refused_where_it_would_not_be_exact(
+    qwen: tuple[Bundle, Bundle], file: Path
+) -> None:
+    """Both bundles have the same stages and files; what is exact for each was measured in
+    tests/test_routing_real.py."""
+    quantized, floats = qwen
+    route(floats, reproducible=True).save(file)
+    assert Route.load(file, floats).request.reproducible
+    with pytest.raises(UsageError, match="not reproducible for the stage 'transformer'") as caught:
+        Route.load(file, quantized)
+    error = caught.value
+    assert error.facts["where"] == f"{file}: $.stages[1]"
+    assert "session.disable_prepacking=1" in error.facts["expected"]
+    assert "--save-route" in error.facts["fix"]
+    # What is exact where more is needed is exact where less is.
+    route(quantized, reproducible=True).save(file)
+    assert Route.load(file, floats).request.reproducible
+
+
+def test_a_route_that_lost_what_makes_it_exact_is_refused(
+    qwen: tuple[Bundle, Bundle], file: Path
+) -> None:
+    quantized, _ = qwen
+    resolve(quantized.config, INTEL, REQUESTS["exact"], unpacked=frozenset({"transformer"})).save(
+        file
+    )
+    edited(file, lambda d: d["stages"][1]["providers"][0]["options"].pop("load_config"))
+    with pytest.raises(UsageError, match="not reproducible") as caught:
+        Route.load(file, quantized, INTEL)
+    assert "load_config=" in caught.value.facts["expected"]
 
 
 def test_saving_where_nothing_can_be_written_is_an_error(bundle: Bundle, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -152,6 +153,24 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def read_plain(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file that is no link, and has at most `limit` of them.
+
+    For files that somebody may have planted: nothing is waited for, and no device is read. Raises
+    `OSError`.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_BINARY", "O_NONBLOCK", "O_NOFOLLOW"):
+        flags |= getattr(os, name, 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
+        return file.read(limit)
 
 
 def link_or_copy(source: Path, target: Path) -> bool:

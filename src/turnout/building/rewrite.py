@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.bundle.onnxheader import MAX_EXTERNAL_KEYS, MAX_NESTING
+from turnout.bundle.onnxheader import MAX_NESTING
+from turnout.bundle.onnxtensors import MAX_EXTERNAL_KEYS
 from turnout.bundle.protobuf import BYTES, FIXED32, VARINT, Walker
 from turnout.errors import GraphError
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from turnout.bundle.bundle import Bundle
 from turnout.bundle.layouts import Stage
-from turnout.bundle.onnxheader import MAX_NESTING, HeaderReader, value_info
+from turnout.bundle.onnxheader import MAX_NESTING, value_info
+from turnout.bundle.onnxtensors import read_tensor
 from turnout.bundle.protobuf import BYTES, Walker, signed
 from turnout.errors import GraphError
 
@@ -178,8 +179,6 @@ def _opened(bundle: Bundle, stage: Stage) -> Iterator[_Reader]:
 class _Reader:
     def __init__(self, walker: Walker, data: Mapping[str, Path]) -> None:
         self.walker, self.data = walker, data
-        # Reads the parts of a tensor that are not its payload.
-        self.header = HeaderReader(walker)
         self._token: Callable[[StoredTensor], str] = lambda _: ""
 
     def tensors(self) -> Iterator[StoredTensor]:
@@ -236,7 +235,7 @@ class _Reader:
                 yield self._tensor(a, b)
 
     def _tensor(self, start: int, end: int, name: str = "") -> StoredTensor:
-        known = self.header.tensor(start, end, name=name)
+        known = read_tensor(self.walker, start, end, depth=0, origin="initializer", name=name)
         if known.external is not None:
             place = known.external
             path = self.data[place.location]

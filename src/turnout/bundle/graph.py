@@ -9,15 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from turnout.bundle.onnxheader import (
-    ELEMENT_TYPES,
-    ExternalRange,
-    HeaderReader,
-    Initializer,
-    InputsReader,
-    ValueInfo,
-)
+from turnout.bundle.onnxheader import HeaderReader, InputsReader, ValueInfo
+from turnout.bundle.onnxnames import Names
 from turnout.bundle.onnxnodes import EpContext, Product
+from turnout.bundle.onnxtensors import ELEMENT_TYPES, ExternalRange, Initializer
 from turnout.bundle.protobuf import Walker
 from turnout.errors import GraphError
 
@@ -27,6 +22,7 @@ __all__ = [
     "ExternalRange",
     "GraphFile",
     "Initializer",
+    "Names",
     "Product",
     "ValueInfo",
 ]
@@ -36,13 +32,16 @@ __all__ = [
 class GraphFile:
     """What the header of an ONNX file says. `file_bytes` is the size of the file itself.
 
-    `products` are the different kinds of products with quantized weights in it, and
-    `compatibility` what each EP (by name) noted of the devices that it compiled the graph for.
+    `ir_version` is None where it is missing. `products` are the different kinds of products with
+    quantized weights in it, `functions` the domains of the functions that it defines itself.
+    `reads` are the inputs and constants of the main graph that a node or an output reads, and
+    `names` those that do not fit. `compatibility` is what each EP (by name) noted of the devices
+    that it compiled the graph for.
     """
 
     path: Path
     file_bytes: int
-    ir_version: int
+    ir_version: int | None
     producer: str
     opsets: Mapping[str, int]
     name: str
@@ -52,6 +51,9 @@ class GraphFile:
     ops: Mapping[tuple[str, str], int]
     ep_contexts: tuple[EpContext, ...]
     products: frozenset[Product]
+    functions: frozenset[str]
+    reads: frozenset[str]
+    names: Names
     compatibility: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -142,10 +144,10 @@ def _read(walker: Walker) -> GraphFile:
     return GraphFile(
         path=walker.where,
         file_bytes=walker.size,
-        ir_version=int(reader.header["ir_version"]),
-        producer=str(reader.header["producer"]),
+        ir_version=reader.ir_version,
+        producer=reader.producer,
         opsets=reader.opsets,
-        name=str(reader.header["name"]),
+        name=reader.name,
         inputs=tuple(reader.inputs),
         outputs=tuple(reader.outputs),
         initializers=tuple(reader.initializers),
@@ -153,4 +155,7 @@ def _read(walker: Walker) -> GraphFile:
         ep_contexts=tuple(reader.ep_contexts),
         products=frozenset(reader.products),
         compatibility=reader.compatibility,
+        functions=frozenset(reader.functions),
+        reads=reader.reads,
+        names=reader.names,
     )

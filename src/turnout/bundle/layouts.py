@@ -174,16 +174,7 @@ class _Reader:
             objects = [((*path, index), item) for index, item in enumerate(node.items)]
         for where, item in objects:
             self.expect(where, "object")
-            seen = set()
             for member in item.members:
-                if member.key in seen:
-                    raise self.error(
-                        where,
-                        f"Two stages are named {member.key!r}.",
-                        expected="one name a stage",
-                        offset=member.start,
-                    )
-                seen.add(member.key)
                 yield (*where, member.key)
 
     def stage(self, path: Path, name: str, section: str, file_key: str = "filename") -> Stage:
@@ -316,14 +307,11 @@ class _Reader:
         expected: str,
         found: str | None = None,
         fix: str | None = None,
-        offset: int | None = None,
     ) -> ConfigError:
         node = self.root.find(path)
         at = f"{self.where}, {show_path(path)}"
-        if offset is None and node is not None:
-            offset = node.start
-        if offset is not None:
-            line, column = line_and_column(self.text, offset)
+        if node is not None:
+            line, column = line_and_column(self.text, node.start)
             at += f" (line {line}, column {column})"
         return ConfigError(problem, found=found, expected=expected, where=at, fix=fix)
 

@@ -3,38 +3,47 @@
 It reads a document as it goes: each object or array under a key adds to what the ones before it
 said, and only of plain values does the last one win (measured on onnxruntime-genai 0.18: two
 `session_options` of which the first names an EP run on that EP). Whoever took the last one
-alone would miss an EP, or a file, that takes effect.
+alone would miss an EP, or a file, that takes effect. So it is with the stages of a pipeline that
+have one name, in different elements of its list, too: one stage, in the place of the first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from turnout.bundle import jsonedit
-from turnout.bundle.jsontext import Member, Node
+from turnout.bundle.jsontext import Member, Node, Path
 
 _CONTAINERS = ("object", "array")
-# Each member of a pipeline is a stage; two of one name are an error, not one stage.
-_APART = "pipeline"
+_STAGES = "pipeline"
 
 
-def merged(node: Node, *, apart: bool = False) -> Node:
+def merged(node: Node) -> Node:
     """`node` with what stands twice as one; `node` itself where nothing does.
 
-    Spans are those of the last one. Duplicate names of stages stay: see `apart`.
+    Spans are those of the last one.
     """
     if node.kind == "array":
-        items = tuple(merged(item, apart=apart) for item in node.items)
+        items = tuple(merged(item) for item in node.items)
         same = all(new is old for new, old in zip(items, node.items, strict=True))
         return node if same else replace(node, items=items)
     if node.kind != "object":
         return node
-    members = node.members if apart else _joined(node.members)
-    inner = tuple(_inside(member) for member in members)
+    inner = tuple(_inside(member) for member in _joined(node.members))
     same = len(inner) == len(node.members) and all(
         new is old for new, old in zip(inner, node.members, strict=True)
     )
     return node if same else replace(node, members=inner)
+
+
+def repeated(pipeline: Node) -> Iterator[Path]:
+    """The paths, below a pipeline that is a list, of stages that an element before it names."""
+    seen: set[str] = set()
+    for index, item in enumerate(pipeline.items):
+        names = dict.fromkeys(member.key for member in item.members)
+        yield from ((index, name) for name in names if name in seen)
+        seen |= names.keys()
 
 
 def collapse(text: str, root: Node) -> str:
@@ -48,8 +57,35 @@ def collapse(text: str, root: Node) -> str:
 
 
 def _inside(member: Member) -> Member:
-    value = merged(member.value, apart=member.key == _APART)
+    value = merged(_staged(member.value) if member.key == _STAGES else member.value)
     return member if value is member.value else replace(member, value=value)
+
+
+def _staged(node: Node) -> Node:
+    """A pipeline whose stages of one name are one, where the first of them stands.
+
+    What the elements of a list leave behind stays, empty, so that places are still the same.
+    """
+    groups: dict[str, list[Member]] = {}
+    for item in node.items if node.kind == "array" else (node,):
+        for member in item.members:
+            if member.value.kind == "object":
+                groups.setdefault(member.key, []).append(member)
+    if all(len(members) == 1 for members in groups.values()):
+        return node
+    kept = {id(members[0]): _one([m.value for m in members]) for members in groups.values()}
+
+    def without(item: Node) -> Node:
+        members = tuple(
+            replace(member, value=kept[id(member)]) if id(member) in kept else member
+            for member in item.members
+            if id(member) in kept or member.value.kind != "object"
+        )
+        return replace(item, members=members)
+
+    if node.kind == "object":
+        return without(node)
+    return replace(node, items=tuple(without(item) for item in node.items))
 
 
 def _joined(members: tuple[Member, ...]) -> tuple[Member, ...]:
@@ -74,6 +110,8 @@ def _joined(members: tuple[Member, ...]) -> tuple[Member, ...]:
 
 def _one(values: list[Node]) -> Node:
     last = values[-1]
+    if len(values) == 1:
+        return last
     if all(value.kind == "object" for value in values):
         return replace(last, members=tuple(m for value in values for m in value.members))
     # An object where a list may stand, too, is a list of one.

@@ -1,20 +1,27 @@
-"""Nodes whose attributes tell something about a bundle, read from their spans in an ONNX file.
+"""Nodes of an ONNX file: their names, and attributes that tell something about a bundle.
 
-Field numbers are those of `AttributeProto` in onnx.proto.
+Field numbers are those of `NodeProto` and `AttributeProto` in onnx.proto.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from turnout.bundle.protobuf import BYTES, VARINT, Walker, signed
+from turnout.bundle.protobuf import BYTES, MAX_TEXT, VARINT, Walker, signed
 
 EP_CONTEXT = "EPContext"
 PRODUCT = "MatMulNBits"
 
 _NAME, _INT, _TEXT = 1, 3, 4
 Span = tuple[int, int]
+
+# Of a node: 1 inputs, 2 outputs, 3 its name, 4 its kind, 7 the kind's domain.
+_ATTRIBUTE = 5
+_ATTRIBUTE_KEY = _ATTRIBUTE << 3 | BYTES
+# A node of this size is read in one go, so that a graph of 100,000 nodes takes no second.
+_SMALL = 4096
+_MAX_ENDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +37,10 @@ class EpContext:
     source: str = ""
     cache: str | None = None
     embedded_bytes: int = 0
-    embedded_at: int = 0
     embed_mode: int = 1
     main_context: int = 1
     partition_name: str = ""
+    embedded_at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,77 @@ class Product:
     bits: int = 4
     block_size: int = 0
     accuracy_level: int = 0
+
+
+@dataclass(slots=True)
+class Node:
+    """What a node says of itself, as bytes, and where its attributes are in the file."""
+
+    inputs: list[bytes]
+    outputs: list[bytes]
+    name: bytes
+    kind: bytes
+    domain: bytes
+    attributes: list[Span]
+
+
+def read_node(walker: Walker, start: int, end: int) -> Node:
+    """The node `[start, end)` of the file. Raises `GraphError`."""
+    node = _read_small(walker, start, end) if end - start <= _SMALL else None
+    return node or _read_large(walker, start, end)
+
+
+def _read_small(walker: Walker, start: int, end: int) -> Node | None:
+    """A node whose keys and lengths are a byte each; None where there are others."""
+    data = walker.read(start, end)
+    fields: tuple[list[bytes], ...] = ([], [], [], [], [], [], [], [])
+    attributes: list[Span] = []
+    at, size, count = 0, end - start, 0
+    while at + 1 < size:
+        key, length = data[at], data[at + 1]
+        at += 2
+        stop = at + length
+        if length > 0x7F or stop > size or key & 7 != BYTES or not 0x08 < key < 0x40:
+            return None
+        if key == _ATTRIBUTE_KEY:
+            attributes.append((start + at, start + stop))
+        else:
+            fields[key >> 3].append(data[at:stop])
+        at = stop
+        count += 1
+    walker.left -= count
+    return _node(fields, attributes) if at == size else None
+
+
+def _read_large(walker: Walker, start: int, end: int) -> Node:
+    fields: tuple[list[bytes], ...] = ([], [], [], [], [], [], [], [])
+    attributes: list[Span] = []
+    count = 0
+    for number, wire, a, b in walker.fields(start, end):
+        if wire != BYTES:
+            continue
+        if number == _ATTRIBUTE:
+            attributes.append((a, b))
+        elif number < len(fields):
+            count += 1
+            if b - a > MAX_TEXT:
+                walker.fail(a, found=f"text of {b - a} bytes", expected=f"at most {MAX_TEXT}")
+            if count > _MAX_ENDS:
+                walker.fail(a, found="more inputs", expected=f"at most {_MAX_ENDS}")
+            fields[number].append(walker.read(a, b))
+    return _node(fields, attributes)
+
+
+def _node(fields: tuple[list[bytes], ...], attributes: list[Span]) -> Node:
+    _, inputs, outputs, name, kind, _, _, domain = fields
+    return Node(
+        inputs,
+        outputs,
+        name[-1] if name else b"",
+        kind[-1] if kind else b"",
+        domain[-1] if domain else b"",
+        attributes,
+    )
 
 
 def read_ep_context(walker: Walker, node: str, attributes: Iterable[Span]) -> EpContext:

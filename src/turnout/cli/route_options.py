@@ -127,8 +127,14 @@ def request_from(
         device=device.strip().lower(),
         stages=tuple(parse_stage(text) for text in stage or ()),
         scope=scope.strip().lower(),
-        provider_options=tuple(parse_option(text) for text in provider_option or ()),
-        session_options=tuple(parse_option(text) for text in session_option or ()),
+        provider_options=tuple(
+            parse_option(text, "--provider-option context:num_streams=1")
+            for text in provider_option or ()
+        ),
+        session_options=tuple(
+            parse_option(text, "--session-option intra_op_num_threads=4")
+            for text in session_option or ()
+        ),
         reproducible=reproducible,
     )
 

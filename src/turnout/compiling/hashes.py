@@ -21,6 +21,8 @@ from turnout.errors import GraphError
 CHUNK = 1 << 20
 # File systems keep times as coarsely as two seconds (FAT).
 _SETTLED_S = 3.0
+# Making a hard link changes a file's status as well, which is no reason to give up at once.
+_ATTEMPTS = 4
 _NAME = "hashes.sqlite"
 _WAIT_S = 10.0
 
@@ -49,24 +51,34 @@ class ContentHashes:
 
     def ranges(self, path: Path, spans: Sequence[Span]) -> list[str]:
         """The hash of every span of one file, in their order. Raises `GraphError`."""
-        before = _status(path)
         wanted = list(dict.fromkeys(spans))
         with self._memory() as memory:
-            known = _recall(memory, _identity(before), wanted) if memory else {}
-            missing = [span for span in wanted if span not in known]
-            if missing:
-                fresh = self._hashed(path, missing)
-                known |= fresh
-                after = _status(path)
-                if _identity(after) != _identity(before):
-                    raise GraphError(
-                        f"{path} was changed while it was read.",
-                        where=path,
-                        fix="wait until whatever writes it is done",
-                    )
-                if memory and _is_settled(after):
-                    _remember(memory, _identity(after), fresh)
-        return [known[span] for span in spans]
+            for _ in range(_ATTEMPTS):
+                known = self._known(path, wanted, memory)
+                if known is not None:
+                    return [known[span] for span in spans]
+        raise GraphError(
+            f"{path} was changed while it was read.",
+            where=path,
+            fix="wait until whatever writes it is done",
+        )
+
+    def _known(
+        self, path: Path, wanted: Sequence[Span], memory: sqlite3.Connection | None
+    ) -> dict[Span, str] | None:
+        """The hashes of these spans; None where the file changed meanwhile."""
+        before, began = _status(path), time.time()
+        known = _recall(memory, _identity(before), wanted) if memory else {}
+        missing = [span for span in wanted if span not in known]
+        if missing:
+            fresh = self._hashed(path, missing)
+            known |= fresh
+            if _identity(_status(path)) != _identity(before):
+                return None
+            # Settled when reading began: a change after that could have the same times.
+            if memory and _is_settled(before, began):
+                _remember(memory, _identity(before), fresh)
+        return known
 
     def digest(self, path: Path, spans: Sequence[Span]) -> str:
         """One hash over spans of a file and where they are, whatever their order."""
@@ -206,6 +218,6 @@ def _signed(number: int) -> int:
     return (number & (1 << 64) - 1) - (1 << 64) if number & (1 << 63) else number
 
 
-def _is_settled(status: os.stat_result) -> bool:
+def _is_settled(status: os.stat_result, now: float) -> bool:
     """Whether the last change is old enough; False for one that the clock says is to come."""
-    return time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED_S
+    return now - max(status.st_mtime, status.st_ctime) > _SETTLED_S

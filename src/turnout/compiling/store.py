@@ -9,9 +9,7 @@ manifest is checked against the files, which lie in the entry's folder itself an
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,9 +19,11 @@ from typing import Any
 import msgspec
 from filelock import FileLock, Timeout
 
+from turnout.compiling import leftovers
 from turnout.compiling.hashes import ContentHashes
+from turnout.compiling.leftovers import folder_bytes
 from turnout.errors import CompileError, WriteError
-from turnout.files import STAGING_PREFIX, publish_folder
+from turnout.files import publish_folder, read_plain
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -125,13 +125,8 @@ class Store:
 
         What a process that was killed left there is removed first.
         """
-        staging = self.folder / f"{STAGING_PREFIX}{key[:_DIGITS]}"
-        _remove(staging)
-        staging.mkdir()
-        try:
+        with leftovers.staging(self.folder, key[:_DIGITS]) as staging:
             yield staging
-        finally:
-            _remove(staging)
 
     def publish(self, staging: Path, manifest: Manifest) -> Entry:
         """Make an entry of a staging folder, in the place of what is there under its key."""
@@ -153,33 +148,22 @@ class Store:
         with self._locked(folder.name, wait_s):
             size = folder_bytes(folder)
             # Renamed first, so that nobody finds half of it.
-            doomed = self.folder / f"{STAGING_PREFIX}removed-{folder.name}"
-            _remove(doomed)
+            doomed = leftovers.doomed_path(self.folder, folder.name)
+            leftovers.remove(doomed)
             try:
                 folder.rename(doomed)
             except FileNotFoundError:
                 return 0
-            _remove(doomed)
+            leftovers.remove(doomed)
         return size
 
     def sweep(self) -> int:
         """Remove what killed processes left, where nobody is at work; the bytes that it took."""
-        freed = 0
-        for staging in self._named(STAGING_PREFIX):
-            with self._idle(staging) as idle:
-                if idle:
-                    freed += folder_bytes(staging)
-                    _remove(staging)
-        return freed
+        return leftovers.sweep(self.folder)
 
     def abandoned(self) -> list[Path]:
         """What `sweep` would remove now."""
-        found = []
-        for staging in self._named(STAGING_PREFIX):
-            with self._idle(staging) as idle:
-                if idle:
-                    found.append(staging)
-        return found
+        return leftovers.abandoned(self.folder)
 
     def verify(self, entry: Entry, hashes: ContentHashes | None = None) -> None:
         """Compare every file of an entry with its hash. Raises `CompileError`."""
@@ -196,41 +180,21 @@ class Store:
                 )
 
     def _folders(self) -> list[Path]:
-        return [path for path in self._named("") if _ENTRY.fullmatch(path.name)]
-
-    def _named(self, prefix: str) -> list[Path]:
         try:
-            return [path for path in self.folder.iterdir() if path.name.startswith(prefix)]
+            return [path for path in self.folder.iterdir() if _ENTRY.fullmatch(path.name)]
         except OSError:
             return []
 
-    def _lock_path(self, name: str) -> Path:
-        return self.folder / f".{name}.lock"
-
-    @contextlib.contextmanager
-    def _idle(self, staging: Path) -> Iterator[bool]:
-        """Whether nobody is at work in a staging folder, which stays so meanwhile."""
-        key = staging.name.removeprefix(STAGING_PREFIX).removeprefix("removed-")
-        lock = FileLock(self._lock_path(key), timeout=0)
-        try:
-            lock.acquire()
-        except (Timeout, OSError):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
-
     @contextlib.contextmanager
     def _locked(self, name: str, wait_s: float = _LOCK_S) -> Iterator[None]:
-        lock = FileLock(self._lock_path(name), timeout=wait_s)
+        path = leftovers.lock_path(self.folder, name)
+        lock = FileLock(path, timeout=wait_s)
         try:
             lock.acquire()
         except Timeout as error:
             raise WriteError(
                 f"Another process has been at work on {name} for {wait_s:g} seconds.",
-                where=self._lock_path(name),
+                where=path,
                 fix="wait for it, or end it",
             ) from error
         try:
@@ -247,10 +211,8 @@ def read_entry(folder: Path) -> Entry:
     if folder.is_symlink():
         raise _unusable(folder, "it is a link")
     try:
-        status = (folder / MANIFEST).lstat()
-        if status.st_size > _MAX_MANIFEST:
-            raise _unusable(folder, "its manifest is too large")
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        data = read_plain(folder / MANIFEST, _MAX_MANIFEST)
+        manifest = msgspec.json.decode(data, type=Manifest)
     except OSError as error:
         raise _unusable(folder, f"no manifest ({error.strerror})") from error
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -298,16 +260,6 @@ def manifest_of(
     )
 
 
-def folder_bytes(folder: Path) -> int:
-    """Bytes of the files in a folder; 0 where it cannot be looked into."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += (Path(place) / name).lstat().st_size
-    return total
-
-
 def _check_file(folder: Path, file: StoredFile) -> None:
     path = folder / file.name
     if Path(file.name).name != file.name or file.name in {"", ".", "..", MANIFEST}:
@@ -325,11 +277,3 @@ def _unusable(folder: Path, why: str) -> CompileError:
         where=folder,
         fix="remove it with `turnout cache remove`; it is compiled again when needed",
     )
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
-        with contextlib.suppress(OSError):
-            path.unlink()
-    else:
-        shutil.rmtree(path, ignore_errors=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from turnout.bundle import Bundle
 from turnout.machine import Inventory
 from turnout.routing.apply import apply
 from turnout.routing.availability import Lack, lacks
@@ -17,9 +18,6 @@ from turnout.routing.request import (
 )
 from turnout.routing.resolve import Route, StageRoute, resolve
 from turnout.routing.warnings import warnings_for
-
-if TYPE_CHECKING:
-    from turnout.bundle import Bundle
 
 __all__ = [
     "Lack",
@@ -39,7 +37,7 @@ _Options = Mapping[str, str] | Iterable[OptionRequest | str]
 
 
 def route(
-    bundle: Bundle,
+    bundle: Bundle | Path | str,
     request: RouteRequest | None = None,
     *,
     ep: str | None = None,
@@ -53,6 +51,7 @@ def route(
 ) -> Route:
     """Decide where every stage of a bundle runs; a `request` stands for all other arguments.
 
+    `bundle` is one that was opened, or the path of its directory.
     `stages` maps a stage's name to `"ep[@device]"`; options map `"[stage:]key"` to a value.
     The machine is looked at (about 0.4 s) only when the answer depends on it and no `inventory`
     is given; graphs are looked at only for `reproducible`. Raises `UsageError`, `MachineError`
@@ -68,19 +67,14 @@ def route(
             session_options=option_requests(session_options),
             reproducible=reproducible,
         )
+    if not isinstance(bundle, Bundle):
+        bundle = Bundle.open(bundle)
     if inventory is None:
         inventory = Inventory.discover() if request.needs_inventory else Inventory.minimal()
-    unpacked = _unpacked(bundle, inventory) if request.reproducible else frozenset[str]()
+    unpacked = frozenset[str]()
+    if request.reproducible:
+        from turnout.machine.plugins import platform_word
+        from turnout.routing.products import unpacked_stages
+
+        unpacked = unpacked_stages(bundle, inventory.platform.word or platform_word())
     return resolve(bundle.config, inventory, request, unpacked=unpacked)
-
-
-def _unpacked(bundle: Bundle, inventory: Inventory) -> frozenset[str]:
-    from turnout.machine.plugins import platform_word
-    from turnout.routing.products import needs_unpacked
-
-    platform = inventory.platform.word or platform_word()
-    return frozenset(
-        stage.name
-        for stage in bundle.stages
-        if stage.takes_options and needs_unpacked(bundle.graph(stage), platform)
-    )

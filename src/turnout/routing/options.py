@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from turnout import catalog
 from turnout.bundle import DEVICE_FILTER, ProviderEntry, Stage
 from turnout.errors import ConfigError, UsageError
+from turnout.routing.bounds import check_session_option
 from turnout.routing.request import OptionRequest, RouteRequest
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ def _with_properties(route: StageRoute) -> StageRoute:
 def _typed(option: OptionRequest) -> Any:
     """A session option's value as the runtime reads it."""
     key, value = option.key, option.value
+    check_session_option(key, value)
     if key == "provider_options":
         raise UsageError(
             "provider_options is not a session option of its own.",
@@ -216,9 +218,11 @@ def _typed(option: OptionRequest) -> Any:
         return value.lower() == "true"
     if key in _INTEGERS:
         try:
-            return int(value)
+            number = int(value)
         except ValueError as error:
             raise UsageError(f"{key} is a number.", found=repr(value), expected="digits") from error
+        check_session_option(key, number)
+        return number
     return value
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from turnout.bundle import Bundle
     from turnout.bundle.graph import GraphFile, Product
 
 _INT8_LEVEL = 4
@@ -23,6 +24,15 @@ def needs_unpacked(graph: GraphFile, platform: str) -> bool:
     `platform` is the catalog's `system-machine` word.
     """
     return any(_needs(product, platform) for product in graph.products)
+
+
+def unpacked_stages(bundle: Bundle, platform: str) -> frozenset[str]:
+    """The names of the stages of which `needs_unpacked` holds. Raises `GraphError`."""
+    return frozenset(
+        stage.name
+        for stage in bundle.stages
+        if stage.takes_options and needs_unpacked(bundle.graph(stage), platform)
+    )
 
 
 def _needs(product: Product, platform: str) -> bool:

@@ -87,6 +87,10 @@ class RouteRequest:
                 for part in item:
                     _check_text(f"a part of {what}", "" if part is None else part)
 
+    def of(self, stage: str) -> StageRequest | None:
+        """What was asked for the stage of that name alone, None where nothing was."""
+        return next((asked for asked in self.stages if asked.name == stage), None)
+
     @property
     def reroutes(self) -> bool:
         """Whether an EP or a device was asked for, for any stage."""
@@ -153,8 +157,8 @@ def parse_stage(text: str) -> StageRequest:
     return StageRequest(parts[0], parts[1], parts[2].lower() if at else None)
 
 
-def parse_option(text: str) -> OptionRequest:
-    """`[STAGE:]KEY=VALUE`; the value may hold anything. Raises `UsageError`."""
+def parse_option(text: str, example: str = "") -> OptionRequest:
+    """`[STAGE:]KEY=VALUE`; the value may hold anything. Raises `UsageError` with an `example`."""
     left, equals, value = text.partition("=")
     stage, colon, key = left.rpartition(":")
     stage, key = stage.strip(), key.strip()
@@ -163,7 +167,7 @@ def parse_option(text: str) -> OptionRequest:
             "An option is malformed.",
             found=repr(text),
             expected="[STAGE:]KEY=VALUE",
-            fix="for example --provider-option context:num_streams=1",
+            fix=f"for example {example or 'context:num_streams=1'}",
         )
     return OptionRequest(stage or None, key, value)
 

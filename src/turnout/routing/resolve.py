@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from turnout import catalog
 from turnout.bundle import ProviderEntry, Stage
-from turnout.errors import DeviceUnavailableError, MachineError, UnknownStageError, UsageError
+from turnout.errors import MachineError, UnknownStageError, UsageError
 from turnout.routing import options
 from turnout.routing.judged import option_warnings
 from turnout.routing.request import CONFIG, RouteRequest, StageRequest
-from turnout.routing.targets import Target, available, choose
+from turnout.routing.targets import Target, check_decided, choose
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,7 +129,9 @@ class Route:
         saved.save(self, path)
 
     @staticmethod
-    def load(path: Path | str, bundle: Bundle, inventory: Inventory | None = None) -> Route:
+    def load(
+        path: Path | str, bundle: Bundle | Path | str, inventory: Inventory | None = None
+    ) -> Route:
         """The saved decision for `bundle`; see `turnout.routing.saved`. Raises `UsageError`."""
         from turnout.routing import saved
 
@@ -159,7 +161,7 @@ def resolve(
     routes = options.with_session_options(routes, stages, request)
     doubts = option_warnings(routes, request, inventory)
     for decision in routes:
-        _check_device(decision, targets.get(decision.stage), inventory)
+        check_decided(decision, targets.get(decision.stage), request, inventory)
     warnings = _moved(routes, request) + doubts
     if request.reproducible:
         routes, inexact = options.exact(routes, stages, unpacked)
@@ -194,7 +196,7 @@ def _targets(
     if request.has_override:
         target = choose(request.ep, request.device, inventory, _said(request))
         for stage in stages:
-            if stage.takes_options and stage.name not in own and _in_scope(stage, request):
+            if stage.name not in own and reaches(request, stage):
                 targets[stage.name] = target
         if not targets and request.scope == "accelerated":
             raise MachineError(
@@ -225,8 +227,25 @@ def _said(request: RouteRequest) -> str:
     return str(RouteRequest(ep=request.ep, device=request.device))
 
 
-def _in_scope(stage: Stage, request: RouteRequest) -> bool:
-    return request.scope == "pipeline" or stage.ep != catalog.CPU.name
+def reaches(request: RouteRequest, stage: Stage) -> bool:
+    """Whether the request sends a stage somewhere, rather than let the bundle's word stand."""
+    asked = request.of(stage.name)
+    if asked is not None:
+        return asked.ep != CONFIG
+    in_scope = request.scope == "pipeline" or stage.ep != catalog.CPU.name
+    return request.has_override and stage.takes_options and in_scope
+
+
+def origin(stage: Stage, ep: str, stages: tuple[Stage, ...]) -> str:
+    """Where the options of a stage that was sent to `ep` (canonical) come from, as `how` says."""
+    known = catalog.find(ep)
+    if stage.ep != ep and known is not None and not known.takes_options:
+        return "removed"
+    if stage.ep == ep or options.entry_of(stage.providers, ep) is not None:
+        return "kept"
+    others = [other for other in stages if other.name != stage.name]
+    borrowed = any(options.entry_of(other.providers, ep) is not None for other in others)
+    return "borrowed" if borrowed else "defaulted"
 
 
 def _decide(stage: Stage, target: Target | None, stages: tuple[Stage, ...]) -> StageRoute:
@@ -236,14 +255,13 @@ def _decide(stage: Stage, target: Target | None, stages: tuple[Stage, ...]) -> S
     if stage.ep == target.ep:
         return _kept(stage, target)
     named = options.entry_of(stage.providers, target.ep)
-    known = catalog.find(target.ep)
-    if known is not None and not known.takes_options:
-        how, providers = "removed", tuple(e for e in stage.providers if e.ep == target.ep)
+    how = origin(stage, target.ep, stages)
+    if how == "removed":
+        providers = tuple(e for e in stage.providers if e.ep == target.ep)
     elif named is not None:
-        how, providers = "kept", (_adjusted(named, target),)
+        providers = (_adjusted(named, target),)
     else:
-        how, entry = _new_entry(target, stage, stages)
-        providers = (entry,)
+        providers = (_new_entry(target, stage, stages),)
     lost = tuple(e for e in stage.providers if e.ep not in {cpu, target.ep})
     # What belongs to the compiled form of the EP that goes means nothing to another one.
     drop = tuple(k for k in stage.effective_options if k.startswith("ep.")) if lost else ()
@@ -294,20 +312,18 @@ def _kept(stage: Stage, target: Target) -> StageRoute:
     return _route(stage, target, how="kept", providers=providers, dropped=dropped)
 
 
-def _new_entry(
-    target: Target, stage: Stage, stages: tuple[Stage, ...]
-) -> tuple[str, ProviderEntry]:
+def _new_entry(target: Target, stage: Stage, stages: tuple[Stage, ...]) -> ProviderEntry:
     for other in sorted(stages, key=lambda s: not s.in_decoder):
         entry = options.entry_of(other.providers, target.ep)
         if entry is not None and other.name != stage.name:
             device = options.device_of(entry, target.ep)
             if device is not None and device not in target.kinds:
                 entry = options.on_device(entry, target.device, target.kinds)
-            return "borrowed", _adjusted(entry, target)
+            return _adjusted(entry, target)
     known = catalog.find(target.ep)
     name = known.written_name if known is not None else target.ep
     empty = ProviderEntry(name, target.ep, {}, {})
-    return "defaulted", options.on_device(empty, target.device, target.kinds)
+    return options.on_device(empty, target.device, target.kinds)
 
 
 def _adjusted(entry: ProviderEntry, target: Target) -> ProviderEntry:
@@ -341,26 +357,6 @@ def _route(
         set_options={},
         drop_options=drop_options,
     )
-
-
-def _check_device(route: StageRoute, target: Target | None, inventory: Inventory) -> None:
-    """Refuse options that send a stage where it was not asked to go, or where nothing is."""
-    if target is None or route.device is None:
-        return
-    if target.device_asked and route.device != target.device:
-        raise UsageError(
-            f"Stage {route.stage!r} was asked to run on {target.device}, but its options say"
-            f" {route.device}.",
-            found=", ".join(f"{key}={value}" for key, value in route.options.items()),
-            expected=f"options for {target.device}",
-        )
-    if route.device not in target.kinds:
-        raise DeviceUnavailableError(
-            f"Stage {route.stage!r} is set to the {route.device} of {route.alias},"
-            " which the machine lacks.",
-            found=f"the machine has {available(inventory)}",
-            fix=f"add --device {' or --device '.join(target.kinds)}",
-        )
 
 
 def _moved(routes: list[StageRoute], request: RouteRequest) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -120,6 +121,17 @@ class Place:
             yield
         except UsageError as error:
             raise type(error)(error.problem, **{**error.facts, "where": self}) from error
+
+
+def as_path(path: object) -> Path:
+    """The path of a route's file. Raises `UsageError` for what is none."""
+    if isinstance(path, str | os.PathLike):
+        shown = os.fspath(path)
+        if isinstance(shown, str) and shown:
+            return Path(shown)
+    raise UsageError(
+        "That is no path of a route's file.", found=repr(path)[:200], expected="the path of a file"
+    )
 
 
 def read(path: Path) -> bytes:

@@ -15,24 +15,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnout import catalog
-from turnout.bundle import DEVICE_FILTER, ProviderEntry, Stage
+from turnout.bundle import DEVICE_FILTER, Bundle, ProviderEntry, Stage
 from turnout.errors import OutputExistsError, UnknownEpError, UnknownStageError, UsageError
 from turnout.files import write_atomic
 from turnout.routing import routefile as doc
 from turnout.routing.apply import apply
+from turnout.routing.bounds import check_session_option
+from turnout.routing.claims import check_decision, check_exact
 from turnout.routing.options import device_of, entry_of, session_option_kind
 from turnout.routing.request import OptionRequest, RouteRequest, StageRequest
 from turnout.routing.resolve import Route, StageRoute
 
 if TYPE_CHECKING:
-    from turnout.bundle import Bundle, GenaiConfig
+    from turnout.bundle import GenaiConfig
     from turnout.machine import Inventory
 
 
 def save(route: Route, path: Path | str) -> None:
     """Write `route` to the file `path`, whole or not at all.
 
-    A route that was saved there is replaced; any other file is not (`OutputExistsError`).
+    A route that was saved there is replaced; any other file, or a link, is not
+    (`OutputExistsError`).
     Raises `UsageError` for a route that is too large, or a name that no file can have, and
     `WriteError`.
     """
@@ -45,6 +48,13 @@ def save(route: Route, path: Path | str) -> None:
             expected=f"at most {doc.MAX_BYTES} bytes",
         )
     try:
+        if path.is_symlink():
+            raise OutputExistsError(
+                f"{path} is a link, which is not replaced.",
+                found=f"a link to {path.readlink()}",
+                where=path,
+                fix="name the file itself",
+            )
         if path.exists() and not doc.is_route(path):
             raise OutputExistsError(
                 f"{path} exists already, and is no saved route.",
@@ -58,25 +68,36 @@ def save(route: Route, path: Path | str) -> None:
         raise UsageError("The name of the route's file is none.", found=repr(str(path))) from error
 
 
-def load(path: Path | str, bundle: Bundle, inventory: Inventory | None = None) -> Route:
-    """The route in the file `path`, for the bundle that it was decided for.
+def load(
+    path: Path | str, bundle: Bundle | Path | str, inventory: Inventory | None = None
+) -> Route:
+    """The route in the file `path`, for the bundle (or its directory) that it was decided for.
 
     The machine is looked at only for an EP that neither the catalog nor the bundle knows, and no
-    `inventory` is given. Whether this machine has the EPs shows when the bundle is loaded.
-    Raises `UsageError` naming the file, the JSON path, what was found and what is expected.
+    `inventory` is given. Whether this machine has the EPs shows when the bundle is loaded. Of a
+    reproducible route the graphs' headers are read: what is exact for one graph need not be for
+    another. Raises `UsageError` naming the file, the JSON path, what was found and what is
+    expected, and `BundleError`.
     """
-    path = Path(path)
+    path = doc.as_path(path)
+    if not isinstance(bundle, Bundle):
+        bundle = Bundle.open(bundle)
     document = doc.decode(doc.read(path), path)
     place = doc.Place(path)
     doc.check_text(document, place)
     stages = bundle.stages
     saved = _by_name(document, stages, place)
-    for index, item in enumerate(document.stages):
-        stage = next(stage for stage in stages if stage.name == item.stage)
-        _check_stage(item, stage, place.at("stages", index))
-    _check_known(document, stages, inventory, place)
     with place.at("request").named():
         request = _request(document.request)
+    places = {}
+    for index, item in enumerate(document.stages):
+        stage = next(stage for stage in stages if stage.name == item.stage)
+        places[stage.name] = place.at("stages", index)
+        _check_stage(item, stage, places[stage.name])
+    _check_known(document, stages, inventory, place)
+    for stage in stages:
+        decision = _decision(saved[stage.name])
+        check_decision(decision, stage, stages, request, places[stage.name])
     route = Route(
         request,
         tuple(_decision(saved[stage.name]) for stage in stages),
@@ -84,6 +105,7 @@ def load(path: Path | str, bundle: Bundle, inventory: Inventory | None = None) -
         changes=False,
         platform=document.platform or "",
     )
+    check_exact(route, bundle, _platform(inventory), places)
     return replace(route, changes=_changes(route, bundle.config))
 
 
@@ -270,6 +292,8 @@ def _check_session_options(item: doc.Stage, place: doc.Place) -> None:
         if name == "provider_options":
             raise place.error("provider_options is not a session option of its own.")
     for key, value in item.set_options.items():
+        with place.at("set_options", key).named():
+            check_session_option(key, value)
         expected = session_option_kind(key)
         if type(value) is not expected:
             raise place.at("set_options", key).error(
@@ -307,13 +331,17 @@ def _check_known(
 
 def _elsewhere(document: doc.Document, inventory: Inventory | None) -> tuple[str, ...]:
     """A line where the route was decided for a machine of another kind."""
-    from turnout.machine.plugins import platform_word
-
-    here = inventory.platform.word if inventory is not None else ""
-    here = here or platform_word()
+    here = _platform(inventory)
     if document.platform in {None, here}:
         return ()
     return (f"the route was decided for {document.platform}, and this is {here}",)
+
+
+def _platform(inventory: Inventory | None) -> str:
+    """The catalog's word for the machine that the route is taken on."""
+    from turnout.machine.plugins import platform_word
+
+    return (inventory.platform.word if inventory is not None else "") or platform_word()
 
 
 def _changes(route: Route, config: GenaiConfig) -> bool:

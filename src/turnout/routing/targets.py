@@ -16,6 +16,8 @@ from turnout.routing.request import AUTO, CONFIG
 
 if TYPE_CHECKING:
     from turnout.machine import InstalledEp, Inventory
+    from turnout.routing.request import RouteRequest
+    from turnout.routing.resolve import StageRoute
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def _not_here(ep: InstalledEp, device: str | None, inventory: Inventory) -> Devi
             f"{ep.alias} can compile on this machine but not run.",
             found=f"{', '.join(compile_only)} (compile only)",
             expected="a device that it serves",
-            fix="route for the target machine with --inventory FILE, "
+            fix="give the inventory of a machine that has one (turnout devices --json there), "
             + ("compile for it with --target, " if offline else "")
             + "or choose another EP",
         )
@@ -114,6 +116,45 @@ def _not_here(ep: InstalledEp, device: str | None, inventory: Inventory) -> Devi
         + available(inventory),
         fix=f"choose {' or '.join(ep.kinds)}" if ep.kinds else "check the device's driver",
     )
+
+
+def check_decided(
+    route: StageRoute, target: Target | None, request: RouteRequest, inventory: Inventory
+) -> None:
+    """Refuse options that send a stage where it was not asked to go, or where nothing is.
+
+    Raises `UsageError` or `DeviceUnavailableError`.
+    """
+    if target is None or route.device is None:
+        return
+    if target.device_asked and route.device != target.device:
+        raise UsageError(
+            f"Stage {route.stage!r} was asked to run on {target.device}, but its options say"
+            f" {route.device}.",
+            found=", ".join(f"{key}={value}" for key, value in route.options.items()),
+            expected=f"options for {target.device}",
+        )
+    if route.device not in target.kinds:
+        raise DeviceUnavailableError(
+            f"Stage {route.stage!r} is set to the {route.device} of {route.alias},"
+            " which the machine lacks.",
+            found=f"the machine has {available(inventory)}",
+            fix=_away_from(route, target, request),
+        )
+
+
+def _away_from(route: StageRoute, target: Target, request: RouteRequest) -> str:
+    """What to do about a device that is not there: its options may be the bundle's, or asked."""
+    known = catalog.find(route.ep)
+    selecting = known.device_options if known is not None else ()
+    asked = [
+        f"{option.key}={option.value}"
+        for option in request.provider_options
+        if option.stage in {None, route.stage} and option.key in selecting
+    ]
+    if asked:
+        return f"leave out {', '.join(asked)}: {route.alias} has {' and '.join(target.kinds)} there"
+    return f"add --device {' or --device '.join(target.kinds)}"
 
 
 def _no_device(device: str, inventory: Inventory) -> DeviceUnavailableError:
