@@ -28,6 +28,7 @@ class FakeCompiler:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(obtain, "call_worker", self.work)
         monkeypatch.setattr(obtain, "verify", self.judge)
+        monkeypatch.setattr(obtain, "verify_stored", lambda *_: None)
         self.compiled: list[str] = []
         self.limits: list[float] = []
         self.broken: set[str] = set()

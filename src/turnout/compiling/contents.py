@@ -21,7 +21,7 @@ from turnout.errors import BundleError, GraphError
 from turnout.files import is_file
 
 CONTEXT_PATH = "ep.context_file_path"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # Larger files are linked when a stage needs them, and left out when nothing names them.
 SMALL = 64 << 20
 _WEIGHT_SUFFIXES = frozenset(
@@ -135,10 +135,7 @@ class Contents:
 
     def written(self, folder: Path) -> dict[str, object]:
         """The files as they were written to `folder`, so that damage is noticed."""
-        return {
-            **{name: stamp(folder / name, copied=True) for name in self.copies},
-            **{name: stamp(folder / name, copied=False) for name in self.links},
-        }
+        return {name: stamp_written(folder / name) for name in (*self.copies, *self.links)}
 
 
 def _artifact_options(
@@ -263,6 +260,14 @@ def _with_options(bundle: Bundle, options: dict[str, dict[str, str]]) -> GenaiCo
         for key, value in needs.items():
             config = config.edit((*place, key), value)
     return config
+
+
+def stamp_written(path: Path) -> list[int]:
+    """By which a file that was written is known again, and a change of it noticed.
+
+    One with other names is what these lead to; whoever judges them looks at its status.
+    """
+    return stamp(path, copied=path.stat().st_nlink == 1)
 
 
 def stamp(path: Path, *, copied: bool) -> list[int]:

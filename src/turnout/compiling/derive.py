@@ -21,12 +21,15 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from turnout.bundle import CONFIG_NAME, DERIVED_MARK, Bundle, GenaiConfig, require_regular
+from turnout.compiling import leftovers
 from turnout.compiling.contents import CONTEXT_PATH, SMALL, Artifact, Contents
 from turnout.compiling.places import cannot_write, opened, places
-from turnout.errors import NotABundleError, WriteError
-from turnout.files import atomic_folder, link_or_copy
+from turnout.errors import CompileError, NotABundleError, WriteError
+from turnout.files import explain_os_error, link_or_copy, publish_folder, read_plain
 
 _LOCK_SECONDS = 600
+_ATTEMPTS = 3
+_MAX_MARK = 16 << 20
 _log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
@@ -79,6 +82,7 @@ def derive(
     for place in places(source):
         try:
             with opened(place) as folder:
+                leftovers.sweep(folder)
                 return _derive_in(folder / key, source, effective, artifacts or {}, say)
         except Timeout as error:
             raise WriteError(
@@ -120,11 +124,20 @@ def _derive_in(
     artifacts: Mapping[str, Artifact],
     say: Say,
 ) -> Path:
-    with FileLock(target.with_name(f".{target.name}.lock"), timeout=_LOCK_SECONDS):
+    with FileLock(leftovers.lock_path(target.parent, target.name), timeout=_LOCK_SECONDS):
         contents = Contents.of(source, effective, target, artifacts)
-        if not _is_fresh(target, contents):
+        for _ in range(_ATTEMPTS):
+            if _is_fresh(target, contents):
+                return target
             _write(target, contents, say)
-        return target
+        if not artifacts or _is_fresh(target, contents):
+            return target
+    # Files of two states of an entry, or of the source, are never loaded together.
+    raise CompileError(
+        f"{source.path} was changed, or what was compiled of it, while it was derived from.",
+        where=target,
+        fix="wait until whatever writes there is done",
+    )
 
 
 def _needs_links(bundle: Bundle) -> bool:
@@ -134,32 +147,48 @@ def _needs_links(bundle: Bundle) -> bool:
 
 
 def _is_fresh(target: Path, contents: Contents) -> bool:
+    """Whether all in `target` is what would be written now. It lies in a bundle, and may be
+    anything: a link, or files without an end.
+    """
+    expected = contents.config.text.encode()
     try:
-        mark = json.loads((target / DERIVED_MARK).read_text("utf-8"))
+        if target.is_symlink():
+            return False
+        mark = json.loads(read_plain(target / DERIVED_MARK, _MAX_MARK))
         if mark != {**contents.manifest(), "written": contents.written(target)}:
             return False
-        return (target / CONFIG_NAME).read_bytes() == contents.config.text.encode()
-    except (OSError, ValueError):
+        return read_plain(target / CONFIG_NAME, len(expected)) == expected
+    except (OSError, ValueError, RecursionError):
         return False
 
 
 def _write(target: Path, contents: Contents, say: Say) -> None:
     source = contents.bundle.path
-    manifest = contents.manifest()
-    with atomic_folder(target, overwrite=True) as staging:
-        linked = True
-        for name in (*contents.copies, *contents.links):
-            place = staging / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if name in contents.copies:
-                shutil.copyfile(contents.source(name), place)
-            else:
-                linked = link_or_copy(contents.source(name), place) and linked
-        (staging / CONFIG_NAME).write_bytes(contents.config.text.encode())
-        mark = {**manifest, "written": contents.written(staging)}
-        (staging / DERIVED_MARK).write_text(json.dumps(mark, indent=1) + "\n", "utf-8")
+    try:
+        with leftovers.staging(target.parent, target.name) as staging:
+            linked = _fill(staging, contents)
+            publish_folder(staging, target)
+    except OSError as error:
+        raise explain_os_error(error, target) from error
     if contents.skipped:
         say(f"Left out, as links that lead out of {source}: {', '.join(contents.skipped)}.")
     if contents.weights:
         how = "hard links to" if linked else "copies of"
         say(f"The weights of {source} are loaded through {how} its files in {target}.")
+
+
+def _fill(staging: Path, contents: Contents) -> bool:
+    """Write everything to an empty folder; whether all that was to be linked could be."""
+    manifest = contents.manifest()
+    linked = True
+    for name in (*contents.copies, *contents.links):
+        place = staging / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if name in contents.copies:
+            shutil.copyfile(contents.source(name), place)
+        else:
+            linked = link_or_copy(contents.source(name), place) and linked
+    (staging / CONFIG_NAME).write_bytes(contents.config.text.encode())
+    mark = {**manifest, "written": contents.written(staging)}
+    (staging / DERIVED_MARK).write_text(json.dumps(mark, indent=1) + "\n", "utf-8")
+    return linked

@@ -20,9 +20,11 @@ from turnout.bundle import CONFIG_NAME, DERIVED_MARK
 from turnout.compiling import keys
 from turnout.compiling.hashes import ContentHashes
 from turnout.compiling.jobs import Job, Member
+from turnout.compiling.leftovers import folder_bytes
 from turnout.compiling.places import cache_folder, places, stores
-from turnout.compiling.store import Broken, Entry, Store, folder_bytes
+from turnout.compiling.store import Broken, Entry, Store
 from turnout.errors import EpUnavailableError, TurnoutError, UsageError
+from turnout.files import read_plain
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -233,9 +235,7 @@ def _derived(folder: Path, bundle: Bundle | None) -> Derived:
     size = _own_bytes(folder)
     mark: Any = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        path = folder / DERIVED_MARK
-        if path.stat().st_size <= _MAX_MARK:
-            mark = json.loads(path.read_text("utf-8"))
+        mark = json.loads(read_plain(folder / DERIVED_MARK, _MAX_MARK))
     source = mark.get("source") if isinstance(mark, dict) else None
     if not isinstance(source, str) or not source:
         return Derived(folder, "", (), size, created, "it does not say what it was derived from")

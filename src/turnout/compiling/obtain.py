@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from turnout.compiling import keys
 from turnout.compiling.places import cannot_write, opened
 from turnout.compiling.simulate import prove
-from turnout.compiling.store import Entry, Store, manifest_of
+from turnout.compiling.store import MANIFEST, Entry, Store, manifest_of
 from turnout.errors import CompileError, ProcessError, TurnoutError, WriteError
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ _WORKERS = {
     "context": "turnout.compiling.worker:compile_here",
     "prepacked": "turnout.compiling.worker_prepack:prepack_here",
 }
-Say = Callable[[str], None]
+# For a place that another process took away again while this one was about to use it.
+_ATTEMPTS = 3
 
 
 class Progress(Protocol):
@@ -55,16 +56,17 @@ class Obtainer:
     inventory: Inventory | None = None
     progress: Progress | None = None
     missed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _unsound: tuple[str, ...] = ()
 
     def entry(self, job: Job) -> Entry:
         """The entry of a job. Raises `CompileError`, `EpUnavailableError` or `WriteError`."""
         inputs = self.inputs(job)
         key = keys.digest(inputs)
-        found = self._stored(key)
+        found = self._stored(key, job)
         if found is not None:
             self._tell_end(job, "stored")
             return found
-        self.missed[job.name] = self._why_missed(inputs)
+        self.missed[job.name] = (*self._unsound, *self._why_missed(inputs))
         return self._in_some_store(lambda store: self._make(job, store, key, inputs))
 
     def look(self, job: Job) -> tuple[str, Entry | None, tuple[str, ...]]:
@@ -74,7 +76,7 @@ class Obtainer:
         """
         inputs = self.inputs(job)
         key = keys.digest(inputs)
-        found = self._stored(key)
+        found = self._stored(key, job)
         return key, found, () if found is not None else self._why_missed(inputs)
 
     def inputs(self, job: Job) -> dict[str, Any]:
@@ -84,21 +86,29 @@ class Obtainer:
         machine = machine_for(job, self.hashes, self.inventory)
         return keys.key_inputs(job, self.bundle, machine, self.hashes)
 
-    def _stored(self, key: str) -> Entry | None:
+    def _stored(self, key: str, job: Job) -> Entry | None:
+        self._unsound = ()
         for folder in self.stores:
-            entry = self._sound(Store(folder), key)
+            entry = self._sound(Store(folder), key, job)
             if entry is not None:
                 return entry
         return None
 
-    def _sound(self, store: Store, key: str) -> Entry | None:
-        """The entry of a key that may be used; None where what is there is to be made anew."""
+    def _sound(self, store: Store, key: str, job: Job) -> Entry | None:
+        """The entry of a key that may be used; None where what is there is to be made anew.
+
+        A store may lie in a bundle, so that an entry is judged as what a child left is, and its
+        bytes by their hashes, which are remembered, but for `paranoid`.
+        """
         entry = None if self.options.rebuild else store.entry(key)
-        if entry is not None and self.options.paranoid:
-            try:
-                store.verify(entry)
-            except TurnoutError:
-                return None
+        if entry is None:
+            return None
+        try:
+            verify_stored(entry, job, self.bundle)
+            store.verify(entry, None if self.options.paranoid else self.hashes)
+        except TurnoutError as error:
+            self._unsound = (f"what was stored is not used: {error.problem}",)
+            return None
         return entry
 
     def _why_missed(self, inputs: dict[str, Any]) -> tuple[str, ...]:
@@ -118,8 +128,7 @@ class Obtainer:
         problems: list[tuple[Path, OSError]] = []
         for place in self.stores:
             try:
-                with opened(place) as folder:
-                    return make(Store(folder))
+                return _made_in(place, make)
             except OSError as error:
                 problems.append((place, error))
             except WriteError as error:
@@ -131,7 +140,7 @@ class Obtainer:
     def _make(self, job: Job, store: Store, key: str, inputs: dict[str, Any]) -> Entry:
         with store.lock(key):
             # Another process may have made it while this one waited.
-            found = self._sound(store, key)
+            found = self._sound(store, key, job)
             if found is not None:
                 self._tell_end(job, "stored")
                 return found
@@ -157,6 +166,7 @@ class Obtainer:
         with _judged_by_what_it_left(job) as ending:
             ending.answer = call_worker(job.kind, argument, limit, f"compiling {job.name}")
         graphs, saved, checked = self._verified(staging, job, ending)
+        self._require_unchanged(job, key)
         if job.kind == "context":
             limit = self.options.timeout_s
             checked = prove(job, staging, graphs, argument["libraries"], timeout=limit).checked
@@ -185,6 +195,15 @@ class Obtainer:
                     f"{job.name} was not compiled: {ending.error.problem}", **ending.error.facts
                 ) from error
             raise
+
+    def _require_unchanged(self, job: Job, key: str) -> None:
+        """What was compiled is what the key says, and not what took its place meanwhile."""
+        if keys.digest(self.inputs(job)) != key:
+            raise CompileError(
+                f"What {job.name} is made of was changed while it was compiled.",
+                where=self.bundle.path,
+                fix="wait until whatever writes there is done",
+            )
 
     def _tell_end(self, job: Job, outcome: str) -> None:
         if self.progress is not None:
@@ -234,6 +253,29 @@ def verify(staging: Path, job: Job, bundle: Bundle) -> tuple[dict[str, str], int
 
     verified = verify_artifacts(staging, job, bundle)
     return dict(verified.graphs), verified.bytes_saved, "structure"
+
+
+def verify_stored(entry: Entry, job: Job, bundle: Bundle) -> None:
+    """Judge an entry by its headers, as what a child left. Raises `CompileError`."""
+    besides = frozenset({MANIFEST})
+    if job.kind == "prepacked":
+        from turnout.compiling.prepacked import verify_structure
+
+        graphs = verify_structure(entry.folder, job, besides=besides).graphs
+    else:
+        from turnout.compiling.verify import verify_artifacts
+
+        graphs = verify_artifacts(entry.folder, job, bundle, besides=besides).graphs
+    if dict(graphs) != entry.manifest.graphs:
+        raise CompileError("It names other graphs for its stages.", where=entry.folder)
+
+
+def _made_in(place: Path, make: Callable[[Store], Entry]) -> Entry:
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError), opened(place) as folder:
+            return make(Store(folder))
+    with opened(place) as folder:
+        return make(Store(folder))
 
 
 def _expected(store: Store, job: Job) -> float | None:

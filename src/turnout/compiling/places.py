@@ -12,11 +12,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock
+
 from turnout.bundle import COMPILED, Bundle
+from turnout.compiling import leftovers
 from turnout.errors import WriteError
 from turnout.files import STAGING_PREFIX
 
 CACHE_VARIABLE = "TURNOUT_CACHE_DIR"
+_SCRATCH = "scratch-"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -63,13 +67,15 @@ def scratch(bundle: Bundle) -> Iterator[Path]:
     if bundle.blobs is None:
         roots.append(source)
     # Named before it is made, so that it goes wherever Ctrl-C comes.
-    name = f"{STAGING_PREFIX}{secrets.token_hex(8)}"
-    folder = None
-    try:
+    name = f"{_SCRATCH}{secrets.token_hex(8)}"
+    with contextlib.ExitStack() as held:
         for root in (*roots, system):
-            folder = root / name
             with contextlib.suppress(OSError):
                 root.mkdir(parents=True, exist_ok=True)
+                _sweep_scratch(root)
+                held.enter_context(_locked_for_good(root, name))
+                folder = root / f"{STAGING_PREFIX}{name}"
+                held.callback(shutil.rmtree, folder, ignore_errors=True)
                 folder.mkdir(mode=0o700)
                 break
         else:
@@ -79,9 +85,28 @@ def scratch(bundle: Bundle) -> Iterator[Path]:
                 fix=f"set TMPDIR or {CACHE_VARIABLE} to a folder that can be written",
             )
         yield folder.resolve()
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep_scratch(root: Path) -> None:
+    """Remove what killed processes left of such folders."""
+    for folder in root.glob(f"{STAGING_PREFIX}{_SCRATCH}*"):
+        name = folder.name.removeprefix(STAGING_PREFIX)
+        with leftovers.idle_lock(root, name) as idle:
+            if idle:
+                leftovers.remove(folder)
+                with contextlib.suppress(OSError):
+                    leftovers.lock_path(root, name).unlink()
+
+
+@contextlib.contextmanager
+def _locked_for_good(root: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a name that nobody else has, and remove it at the end."""
+    with FileLock(leftovers.lock_path(root, name), timeout=0):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                leftovers.lock_path(root, name).unlink()
 
 
 def same_disk(folder: Path, future: Path) -> bool:
@@ -121,8 +146,17 @@ def _remove_empty(folders: list[Path]) -> None:
         with contextlib.suppress(OSError):
             if all(path.name.endswith(".lock") for path in folder.iterdir()):
                 for lock in folder.iterdir():
-                    lock.unlink()
+                    _unlink_idle(lock)
             folder.rmdir()
+
+
+def _unlink_idle(lock: Path) -> None:
+    """Remove a lock that nobody has: who has one relies on nobody else getting it."""
+    with leftovers.idle_lock(
+        lock.parent, lock.name.removeprefix(".").removesuffix(".lock")
+    ) as idle:
+        if idle:
+            lock.unlink()
 
 
 def cannot_write(problems: list[tuple[Path, OSError]]) -> WriteError:

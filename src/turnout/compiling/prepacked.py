@@ -52,10 +52,13 @@ def verify_prepacked(folder: Path, job: Job, bundle: Bundle) -> Prepacked:
     return found
 
 
-def verify_structure(folder: Path, job: Job) -> Prepacked:
-    """What the headers say. Raises `CompileError`."""
+def verify_structure(folder: Path, job: Job, *, besides: frozenset[str] = frozenset()) -> Prepacked:
+    """What the headers say of the artifacts in `folder`, where nothing else is but `besides`.
+
+    Raises `CompileError`.
+    """
     names = {member.stage: prepacked_name(member.stage) for member in job.members}
-    _require_files(folder, {*names.values(), DATA_FILE})
+    _require_files(folder, {*names.values(), DATA_FILE, *besides})
     check = _Ranges(folder / DATA_FILE)
     for member in job.members:
         try:

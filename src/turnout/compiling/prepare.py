@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnout.bundle import require_regular
+from turnout.bundle import Bundle, require_regular
+from turnout.compiling import leftovers
 from turnout.compiling.contents import Artifact
 from turnout.compiling.derive import derive, derive_into, loadable
 from turnout.compiling.hashes import ContentHashes
 from turnout.compiling.jobs import Job
 from turnout.compiling.obtain import Obtainer, Progress
 from turnout.compiling.options import CompileOptions
-from turnout.compiling.places import cache_folder, scratch, stores
+from turnout.compiling.places import cache_folder, places, scratch, stores
 from turnout.compiling.plan import plan_contexts
 from turnout.compiling.receipts import Recalled, Ticket
 from turnout.compiling.tools import needs_inventory
@@ -28,7 +29,7 @@ from turnout.errors import CompileError, EpUnavailableError
 from turnout.machine import Inventory
 
 if TYPE_CHECKING:
-    from turnout.bundle import Bundle, GenaiConfig
+    from turnout.bundle import GenaiConfig
     from turnout.compiling.store import Entry
 
 Say = Callable[[str], None]
@@ -128,10 +129,13 @@ def prepare(
     options = options or CompileOptions()
     if not options.prepares:
         return Prepared(loadable(bundle, effective, say=say), effective)
-    bundle = replace(bundle, path=bundle.path.resolve())
+    # Without the headers that were read before: they may not be those of the files any more.
+    bundle = Bundle(bundle.path.resolve(), bundle.config)
+    for place in (*stores(bundle), *places(bundle)):
+        leftovers.sweep(place)
     if inventory is None and not options.target and needs_inventory(effective):
         inventory = Inventory.discover()  # once, and not for every job
-    hashes = ContentHashes(cache_folder())
+    hashes = ContentHashes(None if options.paranoid else cache_folder())
     ticket = Ticket.of(bundle, effective, options, hashes, inventory)
     recalled = ticket.recall() if ticket is not None else None
     if recalled is not None:
@@ -150,7 +154,7 @@ def prepare(
         prepared = preparation.run(held)
         prepared._held = held.pop_all()
     if ticket is not None:
-        ticket.remember(replace(bundle, config=effective), prepared)
+        ticket.remember(replace(bundle, config=effective), prepared, hashes)
     return prepared
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from turnout.bundle import DERIVED_MARK
-from turnout.compiling import receipts
+from turnout.compiling import leftovers, receipts
 from turnout.compiling.kept import Derived, Item, Kept
 from turnout.compiling.store import Store
 from turnout.errors import UsageError, WriteError
-from turnout.files import abandoned, explain_os_error
+from turnout.files import explain_os_error
 
 _DAY_S = 86400.0
 _WAIT_S = 5.0
@@ -77,7 +77,7 @@ def doomed(
     left = "left by a process that was ended"
     for store in kept.stores:
         found += [Doomed(folder, left, store) for folder in store.abandoned()]
-    found += [Doomed(folder, left) for place in kept.own for folder in abandoned(place)]
+    found += [Doomed(folder, left) for place in kept.own for folder in leftovers.abandoned(place)]
     if kept.bundle is None:
         old = receipts.folder().glob("*.json") if everything else receipts.idle()
         found += [Doomed(path, "what it remembers is gone") for path in old]

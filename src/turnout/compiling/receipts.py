@@ -3,9 +3,9 @@
 What is prepared of a bundle follows from its files, the effective config, the options, and the
 runtimes and device of this machine. A receipt lists all of them: files by device, inode, size and
 times, as `turnout.compiling.hashes` does, and with its reserve for files that were written just
-now. It counts while every one is the same, nothing came or went in the bundle, the entries are
-complete, and the derived bundle is as it was written. Anything else is prepared from the
-beginning. Receipts are in the user's cache folder: a bundle cannot bring any along.
+now. It counts while every one is the same, nothing came or went in the bundle, the entries' files
+are those whose hashes were compared, and the derived bundle is as it was written. Anything else is
+prepared from the beginning. Receipts are in the user's cache folder: a bundle brings none along.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from filelock import FileLock, Timeout
 
-from turnout.bundle import COMPILED, DERIVED_MARK, GenaiConfig
-from turnout.compiling.contents import Artifact, stamp
+from turnout.bundle import COMPILED, CONFIG_NAME, DERIVED_MARK, GenaiConfig
+from turnout.compiling import contents, keys, store
+from turnout.compiling.contents import Artifact, stamp_written
 from turnout.compiling.jobs import Job
 from turnout.compiling.places import cache_folder
-from turnout.compiling.store import Entry, Store
+from turnout.compiling.store import MANIFEST, Entry, Store
 from turnout.errors import ConfigError, TurnoutError
-from turnout.files import write_atomic
+from turnout.files import STAGING_PREFIX, read_plain, write_atomic
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
     from turnout.compiling.prepare import Prepared
     from turnout.machine import Inventory
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SETTLED_NS = 3_000_000_000  # as in turnout.compiling.hashes
+_WAIT_S = 5.0
 _MOST_FILES = 4096
 _MAX_BYTES = 16 << 20
 
@@ -92,6 +95,7 @@ class Receipt(msgspec.Struct, frozen=True):
     compiled: dict[str, str]
     skipped: dict[str, str]
     entries: tuple[tuple[str, str], ...]  # folder of the store, and key
+    stored: dict[str, tuple[int, ...]]  # the entries' files
     artifacts: dict[str, StoredArtifact]
     shared: SharedFacts
     schema_version: int = SCHEMA_VERSION
@@ -152,6 +156,7 @@ class Ticket:
             "target": dict(options.target),
             "machine": machine,
             "cache": str(cache_folder().absolute()),
+            "made_by": _made_by(),
         }
         name = _digest(json.dumps(facts, sort_keys=True))[:32]
         where = folder() / f"{name}.json"
@@ -168,25 +173,33 @@ class Ticket:
             if receipt.files != self.files or not _is_as_written(receipt):
                 return None
             entries = [Store(Path(folder)).entry(key) for folder, key in receipt.entries]
+            if _stored(entry for entry in entries if entry is not None) != receipt.stored:
+                return None
             config = GenaiConfig.parse(receipt.config, self.path / "genai_config.json")
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError, ConfigError):
             return None
         found = tuple(entry for entry in entries if entry is not None)
         return Recalled(receipt, config, found) if len(found) == len(entries) else None
 
-    def remember(self, bundle: Bundle, prepared: Prepared) -> None:
+    def remember(self, bundle: Bundle, prepared: Prepared, hashes: ContentHashes) -> None:
         """Keep what it came to, where it can be proven that this was made of these very files.
 
         The headers of `bundle` have been read.
         """
-        newest = max((max(identity[3:], default=0) for identity in self.files.values()), default=0)
-        if prepared.uncompiled or self.taken_ns - newest < _SETTLED_NS:
+        if prepared.uncompiled or self.taken_ns - _newest(self.files) < _SETTLED_NS:
             return  # to be tried again; or a second change could have the same times
-        with contextlib.suppress(OSError, TurnoutError):
+        with contextlib.suppress(OSError, TurnoutError, Timeout):
+            stored = _stored(prepared.entries)
+            if time.time_ns() - _newest(stored) < _SETTLED_NS:
+                return
+            for entry in prepared.entries:
+                Store(entry.folder.parent).verify(entry, hashes)
+            receipt = _receipt(self, prepared, stored)
             if not self.files.keys() >= _named(bundle) or _identities(bundle) != self.files:
                 return
-            self.where.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.where, msgspec.json.encode(_receipt(self, prepared)))
+            if _stored(prepared.entries) != stored or not _is_as_written(receipt):
+                return
+            _write(self.where, receipt)
 
 
 def folder() -> Path:
@@ -207,7 +220,40 @@ def _leads_somewhere(path: Path) -> bool:
     return Path(receipt.folder).is_dir()
 
 
-def _receipt(ticket: Ticket, prepared: Prepared) -> Receipt:
+def _write(path: Path, receipt: Receipt) -> None:
+    """Write one, and remove what was left by writers that were killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent.with_name(".receipts.lock"), timeout=_WAIT_S):
+        for left in path.parent.glob(f"{STAGING_PREFIX}*"):
+            left.unlink(missing_ok=True)
+        write_atomic(path, msgspec.json.encode(receipt))
+
+
+def _made_by() -> list[Any]:
+    from turnout import __version__
+
+    versions = (contents.SCHEMA_VERSION, keys.SCHEMA_VERSION, store.SCHEMA_VERSION)
+    return [__version__, *versions]
+
+
+def _newest(files: Mapping[str, Identity]) -> int:
+    """The last change of any of them, in nanoseconds since 1970."""
+    return max((max(identity[3:], default=0) for identity in files.values()), default=0)
+
+
+def _stored(entries: Iterable[Entry]) -> dict[str, Identity]:
+    """The files of entries."""
+    return {
+        str(path): _identity(path)
+        for entry in entries
+        for path in (
+            entry.folder / MANIFEST,
+            *(entry.folder / f.name for f in entry.manifest.files),
+        )
+    }
+
+
+def _receipt(ticket: Ticket, prepared: Prepared, stored: dict[str, Identity]) -> Receipt:
     shared = prepared.shared
     return Receipt(
         facts=dict(ticket.facts),
@@ -218,6 +264,7 @@ def _receipt(ticket: Ticket, prepared: Prepared) -> Receipt:
         compiled=dict(prepared.compiled),
         skipped=dict(prepared.skipped),
         entries=tuple((str(entry.folder.parent), entry.key) for entry in prepared.entries),
+        stored=stored,
         artifacts={
             name: StoredArtifact.of(artifact) for name, artifact in prepared.artifacts.items()
         },
@@ -234,7 +281,7 @@ def _receipt(ticket: Ticket, prepared: Prepared) -> Receipt:
 def _mark_digest(folder: Path) -> str:
     """The SHA-256 of a derived bundle's mark, "" where it has none."""
     try:
-        return hashlib.sha256((folder / DERIVED_MARK).read_bytes()).hexdigest()
+        return hashlib.sha256(read_plain(folder / DERIVED_MARK, _MAX_BYTES)).hexdigest()
     except OSError:
         return ""
 
@@ -307,18 +354,18 @@ def _identity(path: Path) -> Identity:
 def _is_as_written(receipt: Receipt) -> bool:
     """Whether the derived bundle's files are those that its mark lists, and its mark the same."""
     folder = Path(receipt.folder)
+    for place in (receipt.folder, *(entry[0] for entry in receipt.entries)):
+        if os.path.realpath(place) != place:
+            return False  # a link was planted on the way; weights are found relative to it
     if not receipt.mark_sha256:
         return not (folder / DERIVED_MARK).exists()  # the source itself is loaded
     if _mark_digest(folder) != receipt.mark_sha256:
         return False
-    mark = json.loads((folder / DERIVED_MARK).read_bytes())
-    if _digest((folder / "genai_config.json").read_text("utf-8")) != mark["config_sha256"]:
+    mark = json.loads(read_plain(folder / DERIVED_MARK, _MAX_BYTES))
+    config = read_plain(folder / CONFIG_NAME, _MAX_BYTES)
+    if hashlib.sha256(config).hexdigest() != mark["config_sha256"]:
         return False
-    copied = mark["copied"]
-    return all(
-        stamp(folder / name, copied=name in copied) == written
-        for name, written in mark["written"].items()
-    )
+    return all(stamp_written(folder / name) == written for name, written in mark["written"].items())
 
 
 def _digest(text: str) -> str:

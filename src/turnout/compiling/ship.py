@@ -22,7 +22,7 @@ from turnout.bundle.epcontext import read_context_binary
 from turnout.compiling.contents import Artifact, Contents
 from turnout.compiling.hashes import ContentHashes
 from turnout.errors import CompileError, OutputExistsError, UsageError
-from turnout.files import atomic_folder, contained, explain_os_error
+from turnout.files import atomic_folder, contained, explain_os_error, read_plain
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -100,9 +100,7 @@ def damage(folder: Path) -> tuple[str, ...]:
     """
     path = folder / SHIPPED_MARK
     try:
-        if path.stat().st_size > _MAX_MANIFEST:
-            raise CompileError("The manifest of a shipped bundle is too large.", where=path)
-        listed = msgspec.json.decode(path.read_bytes(), type=_Listing).files
+        listed = msgspec.json.decode(read_plain(path, _MAX_MANIFEST), type=_Listing).files
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise CompileError(
             "The manifest of a shipped bundle cannot be read.", found=error, where=path

@@ -44,10 +44,15 @@ class Verified:
     bytes_saved: int = 0
 
 
-def verify_artifacts(folder: Path, job: Job, bundle: Bundle) -> Verified:
-    """The artifacts of `job` in `folder`, in which nothing else is. Raises `CompileError`."""
+def verify_artifacts(
+    folder: Path, job: Job, bundle: Bundle, *, besides: frozenset[str] = frozenset()
+) -> Verified:
+    """The artifacts of `job` in `folder`, in which nothing else is, but for the files `besides`.
+
+    Raises `CompileError`.
+    """
     try:
-        return _Verification(folder, job, bundle).run()
+        return _Verification(folder, job, bundle, besides).run()
     except (BundleError, OSError) as error:
         problem = error.problem if isinstance(error, BundleError) else str(error)
         facts = error.facts if isinstance(error, BundleError) else {}
@@ -61,12 +66,13 @@ class _Verification:
     folder: Path
     job: Job
     bundle: Bundle
+    besides: frozenset[str] = frozenset()
     found: set[str] = field(default_factory=set)
     graphs: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> Verified:
         """Look at every file."""
-        self.found = _regular_files(self.folder)
+        self.found = _regular_files(self.folder) - self.besides
         sources = {member.stage: GraphFile.read(member.graph) for member in self.job.members}
         binaries = Binaries(self.folder, self.job, self.bundle, tuple(sources.values()))
         for member in self.job.members:
