@@ -17,9 +17,9 @@ from turnout.bundle import Bundle, GenaiConfig
 from turnout.cli.route_options import (
     DeviceOption,
     EpOption,
+    RouteOptions,
     StageOption,
     inventory_from,
-    request_from,
 )
 from turnout.errors import (
     DeviceUnavailableError,
@@ -48,6 +48,11 @@ Entries = list[dict[str, Any]]
 
 NPU = {"device_type": "NPU", "enable_causallm": "True"}
 QNN = {"backend_path": "QnnHtp.dll", "soc_model": "60"}
+
+
+def asked_for(**options: Any) -> RouteRequest:
+    """What the options of a command line ask for."""
+    return RouteOptions(**options).request()
 
 
 def machine(name: str) -> Inventory:
@@ -97,7 +102,7 @@ def mixed() -> GenaiConfig:
 
 
 def ask(config: GenaiConfig, where: str = "intel-laptop", **request: Any) -> Route:
-    return resolve(config, machine(where), request_from(**request))
+    return resolve(config, machine(where), asked_for(**request))
 
 
 def eps(found: Route) -> dict[str, str]:
@@ -236,9 +241,9 @@ def test_the_machine_is_looked_at_only_when_the_answer_depends_on_it(
     monkeypatch.setattr(Inventory, "discover", staticmethod(look))
     if asked.get("ep") == "nonsense":
         with pytest.raises(UnknownEpError):
-            route(Bundle.open(tmp_path), request_from(**asked))
+            route(Bundle.open(tmp_path), asked_for(**asked))
     else:
-        route(Bundle.open(tmp_path), request_from(**asked))
+        route(Bundle.open(tmp_path), asked_for(**asked))
     assert bool(looks) is needs
 
 
@@ -542,7 +547,7 @@ def test_an_option_for_several_eps_at_once_is_an_error() -> None:
         resolve(
             pipeline(a=[{"qnn": QNN}], b=[{"OpenVINO": NPU}]),
             machine("bare"),
-            request_from(provider_option=["x=y"]),
+            asked_for(provider_option=["x=y"]),
         )
     assert "STAGE:x=VALUE" in caught.value.facts["expected"]
 
@@ -558,7 +563,7 @@ def test_an_option_for_a_device_that_is_not_there_is_to_be_left_out() -> None:
         name="OpenVINOExecutionProvider", source="x", devices=(Device(kind="cpu"),)
     )
     here = Inventory(platform=machine("bare").platform, runtimes={}, eps=(openvino,))
-    asked = request_from(ep="openvino", provider_option=["device_type=NPU"])
+    asked = asked_for(ep="openvino", provider_option=["device_type=NPU"])
     with pytest.raises(DeviceUnavailableError) as caught:
         resolve(flat(), here, asked)
     assert caught.value.facts["fix"] == "leave out device_type=NPU: openvino has cpu there"
@@ -648,7 +653,7 @@ def test_reproducible_says_which_stage_cannot_be_exact() -> None:
 )
 def test_a_malformed_stage_is_refused_saying_the_form(text: str) -> None:
     with pytest.raises(UsageError, match="malformed") as caught:
-        request_from(stage=[text])
+        asked_for(stage=[text])
     assert caught.value.facts["found"] == repr(text)
     assert caught.value.facts["expected"] == "NAME=EP[@DEVICE] or NAME=config"
 
@@ -656,7 +661,7 @@ def test_a_malformed_stage_is_refused_saying_the_form(text: str) -> None:
 @pytest.mark.parametrize("text", ["key", "=value", ":key=value", "stage:=value", ""])
 def test_a_malformed_option_is_refused_saying_the_form(text: str) -> None:
     with pytest.raises(UsageError, match="malformed") as caught:
-        request_from(provider_option=[text])
+        asked_for(provider_option=[text])
     assert caught.value.facts["found"] == repr(text)
     assert caught.value.facts["expected"] == "[STAGE:]KEY=VALUE"
 
@@ -664,12 +669,12 @@ def test_a_malformed_option_is_refused_saying_the_form(text: str) -> None:
 def test_a_malformed_option_is_answered_with_an_example_of_its_own() -> None:
     for option in ("provider-option", "session-option"):
         with pytest.raises(UsageError) as caught:
-            request_from(**{option.replace("-", "_"): ["x"]})
+            asked_for(**{option.replace("-", "_"): ["x"]})
         assert f"--{option} " in caught.value.facts["fix"]
 
 
 def test_the_words_of_the_command_line_make_a_request() -> None:
-    request = request_from(
+    request = asked_for(
         ep="OpenVINO",
         device="GPU",
         stage=["a=cpu", "b=openvino@NPU", "c=config"],
@@ -693,12 +698,12 @@ def test_the_words_of_the_command_line_make_a_request() -> None:
 
 def test_a_stage_that_is_routed_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="routed twice"):
-        request_from(stage=["a=cpu", "a=openvino"])
+        asked_for(stage=["a=cpu", "a=openvino"])
 
 
 def test_a_stages_device_may_not_be_config() -> None:
     with pytest.raises(UnknownDeviceError):
-        request_from(stage=["a=openvino@config"])
+        asked_for(stage=["a=openvino@config"])
 
 
 def test_the_help_of_device_names_config() -> None:
@@ -750,7 +755,7 @@ def test_the_advice_for_a_device_names_only_what_could_serve_it_there(
     inventory: Inventory, fix: str
 ) -> None:
     with pytest.raises(DeviceUnavailableError) as caught:
-        resolve(flat(), inventory, request_from(device="npu"))
+        resolve(flat(), inventory, asked_for(device="npu"))
     assert caught.value.facts["fix"] == fix
 
 

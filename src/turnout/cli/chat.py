@@ -13,41 +13,21 @@ from turnout.cli import route_options as routes
 from turnout.cli import search_options as search
 from turnout.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.taking import taking
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 
 @app.command()
+@taking(answer=search.AnswerOptions, asked=routes.RouteOptions, prepare=preparing.PrepareOptions)
 def chat(
     bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
     *,
-    system: search.SystemOption = None,
-    max_new_tokens: search.MaxNewTokensOption = 256,
-    temperature: search.TemperatureOption = None,
-    top_k: search.TopKOption = None,
-    top_p: search.TopPOption = None,
-    repetition_penalty: search.RepetitionPenaltyOption = None,
-    seed: search.SeedOption = None,
-    greedy: search.GreedyOption = False,
-    ep: routes.EpOption = None,
-    device: routes.DeviceOption = "config",
-    stage: routes.StageOption = None,
-    scope: routes.ScopeOption = "pipeline",
-    provider_option: routes.ProviderOptionOption = None,
-    session_option: routes.SessionOptionOption = None,
+    answer: search.AnswerOptions,
+    asked: routes.RouteOptions,
     inventory: routes.InventoryOption = None,
-    reproducible: routes.ReproducibleOption = False,
-    route: routes.RouteOption = None,
     save_route: routes.SaveRouteOption = None,
-    compile: preparing.CompileOption = False,
-    share: preparing.ShareOption = None,
-    require_compiled: preparing.RequireCompiledOption = False,
-    rebuild: preparing.RebuildOption = False,
-    no_cache: preparing.NoCacheOption = False,
-    paranoid: preparing.ParanoidOption = False,
-    compile_timeout: preparing.TimeoutOption = preparing.TIMEOUT_S,
-    target: preparing.TargetOption = None,
-    allow_native_code: preparing.NativeCodeOption = False,
+    prepare: preparing.PrepareOptions,
     stats: search.StatsOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,  # noqa: ARG001 - every command has it
@@ -63,39 +43,14 @@ def chat(
     from turnout.cli.ending import ended_cleanly
     from turnout.cli.sessions import open_session, try_template
     from turnout.cli.streams import results_only
-    from turnout.runtime import Conversation, SearchOptions
+    from turnout.runtime import Conversation
     from turnout.runtime.prompt import check_text
 
-    options = SearchOptions(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        greedy=greedy,
-    )
-    request = routes.request_from(
-        ep=ep,
-        device=device,
-        stage=stage,
-        scope=scope,
-        provider_option=provider_option,
-        session_option=session_option,
-        reproducible=reproducible,
-    )
-    prepared = preparing.options_from(
-        compile=compile,
-        share=share,
-        require_compiled=require_compiled,
-        rebuild=rebuild,
-        no_cache=no_cache,
-        paranoid=paranoid,
-        timeout=compile_timeout,
-        target=target,
-    )
-    if system is not None:
-        check_text(system, "system message")
+    options = answer.options()
+    request = asked.request()
+    prepared = prepare.options()
+    if answer.system is not None:
+        check_text(answer.system, "system message")
     try:
         with (
             results_only(),
@@ -104,16 +59,16 @@ def chat(
                 bundle,
                 request,
                 inventory,
-                route=route,
+                route=asked.route,
                 save_route=save_route,
                 preparing=prepared,
-                allow_native_code=allow_native_code,
+                allow_native_code=prepare.allow_native_code,
                 quiet=quiet,
                 progress=not as_json,
             ) as session,
         ):
             try_template(session)
-            conversation = Conversation(session, system=system, options=options)
+            conversation = Conversation(session, system=answer.system, options=options)
             chatting = Chat(conversation, stats=stats, show=not as_json, quiet=quiet)
             chatting.run(sys.stdin)
             if as_json:

@@ -13,6 +13,7 @@ from turnout.cli import folding
 from turnout.cli import route_options as routes
 from turnout.cli.main import EXIT_FAILED
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.taking import taking
 from turnout.cli.text import writer
 
 if TYPE_CHECKING:
@@ -38,20 +39,14 @@ StrictOption = Annotated[
 
 
 @app.command()
+@taking(asked=routes.RouteOptions)
 def check(
     bundle: Annotated[
         Path, typer.Argument(help="A bundle's directory, or a genai_config.json alone.")
     ],
     *,
-    ep: routes.EpOption = None,
-    device: routes.DeviceOption = "config",
-    stage: routes.StageOption = None,
-    scope: routes.ScopeOption = "pipeline",
-    provider_option: routes.ProviderOptionOption = None,
-    session_option: routes.SessionOptionOption = None,
+    asked: routes.RouteOptions,
     inventory: InventoryOption = None,
-    reproducible: routes.ReproducibleOption = False,
-    route: routes.RouteOption = None,
     strict: StrictOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -65,17 +60,8 @@ def check(
     Exits with 1 where there are errors. With -v, every finding is explained; with -q, errors and
     warnings only. docs/findings.md has all codes.
     """
-    request = routes.request_from(
-        ep=ep,
-        device=device,
-        stage=stage,
-        scope=scope,
-        provider_option=provider_option,
-        session_option=session_option,
-        reproducible=reproducible,
-    )
-    routes.exclusive(route, request)
-    report = _checked(bundle, request, route, routes.inventory_from(inventory))
+    request = asked.request()
+    report = _checked(bundle, request, asked.route, routes.inventory_from(inventory))
     if as_json:
         print_json(report.to_json())
     else:

@@ -12,6 +12,7 @@ from turnout.cli import compile_options as preparing
 from turnout.cli import route_options as routes
 from turnout.cli.main import EXIT_FAILED
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.taking import taking
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -24,18 +25,12 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 
 @app.command()
+@taking(asked=routes.RouteOptions)
 def compile(
     bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
     *,
-    ep: routes.EpOption = None,
-    device: routes.DeviceOption = "config",
-    stage: routes.StageOption = None,
-    scope: routes.ScopeOption = "pipeline",
-    provider_option: routes.ProviderOptionOption = None,
-    session_option: routes.SessionOptionOption = None,
+    asked: routes.RouteOptions,
     inventory: routes.InventoryOption = None,
-    reproducible: routes.ReproducibleOption = False,
-    route: routes.RouteOption = None,
     save_route: routes.SaveRouteOption = None,
     target: preparing.TargetOption = None,
     share: preparing.ShareOption = None,
@@ -71,15 +66,7 @@ def compile(
     from turnout.cli.sessions import note
     from turnout.compiling.ship import require_place
 
-    request = routes.request_from(
-        ep=ep,
-        device=device,
-        stage=stage,
-        scope=scope,
-        provider_option=provider_option,
-        session_option=session_option,
-        reproducible=reproducible,
-    )
+    request = asked.request()
     options = preparing.options_from(
         compile=True,
         share=share,
@@ -88,7 +75,6 @@ def compile(
         timeout=timeout,
         target=target,
     )
-    routes.exclusive(route, request)
     _check_overwrite(output, overwrite)
     opened = Bundle.open(bundle)
     if output is not None:
@@ -96,7 +82,7 @@ def compile(
     with ended_cleanly():
         report = _prepared(
             opened, request, routes.inventory_from(inventory, request), options,
-            route=route, save_route=save_route, output=output, overwrite=overwrite,
+            route=asked.route, save_route=save_route, output=output, overwrite=overwrite,
             shown=not (quiet or as_json), quiet=quiet,
         )  # fmt: skip
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,6 +75,34 @@ NativeCodeOption = Annotated[
         "with all your rights.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """The options that say what a session prepares, for `turnout.cli.taking`."""
+
+    compile: CompileOption = False
+    share: ShareOption = None
+    require_compiled: RequireCompiledOption = False
+    rebuild: RebuildOption = False
+    no_cache: NoCacheOption = False
+    paranoid: ParanoidOption = False
+    compile_timeout: TimeoutOption = TIMEOUT_S
+    target: TargetOption = None
+    allow_native_code: NativeCodeOption = False
+
+    def options(self) -> CompileOptions:
+        """What is asked for. Raises `UsageError`, also for what would do nothing."""
+        return options_from(
+            compile=self.compile,
+            share=self.share,
+            require_compiled=self.require_compiled,
+            rebuild=self.rebuild,
+            no_cache=self.no_cache,
+            paranoid=self.paranoid,
+            timeout=self.compile_timeout,
+            target=self.target,
+        )
 
 
 def options_from(

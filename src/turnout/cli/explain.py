@@ -12,6 +12,7 @@ import typer
 from turnout.cli import compile_options as preparing
 from turnout.cli import route_options as routes
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.taking import taking
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -26,28 +27,14 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 
 @app.command()
+@taking(asked=routes.RouteOptions, prepare=preparing.PrepareOptions)
 def explain(
     bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
     *,
-    ep: routes.EpOption = None,
-    device: routes.DeviceOption = "config",
-    stage: routes.StageOption = None,
-    scope: routes.ScopeOption = "pipeline",
-    provider_option: routes.ProviderOptionOption = None,
-    session_option: routes.SessionOptionOption = None,
+    asked: routes.RouteOptions,
     inventory: routes.ExplainInventoryOption = None,
-    reproducible: routes.ReproducibleOption = False,
-    route: routes.RouteOption = None,
     save_route: routes.SaveRouteOption = None,
-    compile: preparing.CompileOption = False,
-    share: preparing.ShareOption = None,
-    require_compiled: preparing.RequireCompiledOption = False,
-    rebuild: preparing.RebuildOption = False,
-    no_cache: preparing.NoCacheOption = False,
-    paranoid: preparing.ParanoidOption = False,
-    compile_timeout: preparing.TimeoutOption = preparing.TIMEOUT_S,
-    target: preparing.TargetOption = None,
-    allow_native_code: preparing.NativeCodeOption = False,
+    prepare: preparing.PrepareOptions,
     measure: Annotated[
         bool,
         typer.Option(
@@ -85,29 +72,11 @@ def explain(
     from turnout.cli.text import writer
     from turnout.runtime.loading import How
 
-    request = routes.request_from(
-        ep=ep,
-        device=device,
-        stage=stage,
-        scope=scope,
-        provider_option=provider_option,
-        session_option=session_option,
-        reproducible=reproducible,
-    )
-    prepared = preparing.options_from(
-        compile=compile,
-        share=share,
-        require_compiled=require_compiled,
-        rebuild=rebuild,
-        no_cache=no_cache,
-        paranoid=paranoid,
-        timeout=compile_timeout,
-        target=target,
-    )
-    routes.exclusive(route, request)
+    request = asked.request()
+    prepared = prepare.options()
     _check_measure(measure, inventory, time_limit)
     opened = Bundle.open(bundle)
-    explained = _explained(opened, request, routes.inventory_from(inventory), route, prepared)
+    explained = _explained(opened, request, routes.inventory_from(inventory), asked.route, prepared)
     if save_route is not None:
         explained.route.save(save_route)
     if measure:
@@ -115,7 +84,7 @@ def explain(
             prepared,
             JobProgress(shown=not (quiet or as_json)),
             lambda line: note(line, quiet=quiet),
-            allow_native_code,
+            prepare.allow_native_code,
         )
         with ended_cleanly(when=prepared.prepares):
             placement = _measured(opened, explained.route, time_limit, how)

@@ -13,6 +13,7 @@ from turnout.cli import route_options as routes
 from turnout.cli import search_options as search
 from turnout.cli.main import EXIT_INTERRUPTED
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.taking import taking
 
 if TYPE_CHECKING:
     from turnout.runtime import Session
@@ -22,6 +23,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 
 @app.command()
+@taking(answer=search.AnswerOptions, asked=routes.RouteOptions, prepare=preparing.PrepareOptions)
 def generate(
     bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
     prompt: Annotated[
@@ -34,33 +36,11 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Use the prompt as it is, without the chat template.")
     ] = False,
-    system: search.SystemOption = None,
-    max_new_tokens: search.MaxNewTokensOption = 256,
-    temperature: search.TemperatureOption = None,
-    top_k: search.TopKOption = None,
-    top_p: search.TopPOption = None,
-    repetition_penalty: search.RepetitionPenaltyOption = None,
-    seed: search.SeedOption = None,
-    greedy: search.GreedyOption = False,
-    ep: routes.EpOption = None,
-    device: routes.DeviceOption = "config",
-    stage: routes.StageOption = None,
-    scope: routes.ScopeOption = "pipeline",
-    provider_option: routes.ProviderOptionOption = None,
-    session_option: routes.SessionOptionOption = None,
+    answer: search.AnswerOptions,
+    asked: routes.RouteOptions,
     inventory: routes.InventoryOption = None,
-    reproducible: routes.ReproducibleOption = False,
-    route: routes.RouteOption = None,
     save_route: routes.SaveRouteOption = None,
-    compile: preparing.CompileOption = False,
-    share: preparing.ShareOption = None,
-    require_compiled: preparing.RequireCompiledOption = False,
-    rebuild: preparing.RebuildOption = False,
-    no_cache: preparing.NoCacheOption = False,
-    paranoid: preparing.ParanoidOption = False,
-    compile_timeout: preparing.TimeoutOption = preparing.TIMEOUT_S,
-    target: preparing.TargetOption = None,
-    allow_native_code: preparing.NativeCodeOption = False,
+    prepare: preparing.PrepareOptions,
     stats: search.StatsOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -77,37 +57,11 @@ def generate(
     from turnout.cli.streams import results_only
     from turnout.cli.text import prompt_text
     from turnout.runtime.interrupts import killed_by_interrupt
-    from turnout.runtime.options import SearchOptions
     from turnout.runtime.prompt import check_text
 
-    options = SearchOptions(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        greedy=greedy,
-    )
-    request = routes.request_from(
-        ep=ep,
-        device=device,
-        stage=stage,
-        scope=scope,
-        provider_option=provider_option,
-        session_option=session_option,
-        reproducible=reproducible,
-    )
-    prepared = preparing.options_from(
-        compile=compile,
-        share=share,
-        require_compiled=require_compiled,
-        rebuild=rebuild,
-        no_cache=no_cache,
-        paranoid=paranoid,
-        timeout=compile_timeout,
-        target=target,
-    )
+    options = answer.options()
+    request = asked.request()
+    prepared = prepare.options()
     shown = Shown(stats=stats, as_json=as_json, verbose=verbose, quiet=quiet)
     try:
         with results_only(), ended_cleanly(when=prepared.prepares):
@@ -115,18 +69,18 @@ def generate(
                 bundle,
                 request,
                 inventory,
-                route=route,
+                route=asked.route,
                 save_route=save_route,
                 preparing=prepared,
-                allow_native_code=allow_native_code,
+                allow_native_code=prepare.allow_native_code,
                 quiet=quiet,
                 progress=not as_json,
             )
             text = check_text(prompt_text(prompt, prompt_file))
             with session:
                 with killed_by_interrupt():
-                    asked = session.request(text, system=system, raw=raw, options=options)
-                interrupted = _answer(session, asked, shown)
+                    worded = session.request(text, system=answer.system, raw=raw, options=options)
+                interrupted = _answer(session, worded, shown)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if interrupted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,34 +109,34 @@ ReproducibleOption = Annotated[
 ]
 
 
-def request_from(
-    *,
-    ep: str | None = None,
-    device: str = "config",
-    stage: Sequence[str] | None = None,
-    scope: str = "pipeline",
-    provider_option: Sequence[str] | None = None,
-    session_option: Sequence[str] | None = None,
-    reproducible: bool = False,
-) -> RouteRequest:
-    """The request that these options say. Raises `UsageError` with what was found and expected."""
-    from turnout.routing.request import RouteRequest, parse_option, parse_stage
+@dataclass(frozen=True)
+class RouteOptions:
+    """The options that say a route, for `turnout.cli.taking`."""
 
-    return RouteRequest(
-        ep=ep,
-        device=device.strip().lower(),
-        stages=tuple(parse_stage(text) for text in stage or ()),
-        scope=scope.strip().lower(),
-        provider_options=tuple(
-            parse_option(text, "--provider-option context:num_streams=1")
-            for text in provider_option or ()
-        ),
-        session_options=tuple(
-            parse_option(text, "--session-option intra_op_num_threads=4")
-            for text in session_option or ()
-        ),
-        reproducible=reproducible,
-    )
+    ep: EpOption = None
+    device: DeviceOption = "config"
+    stage: StageOption = None
+    scope: ScopeOption = "pipeline"
+    provider_option: ProviderOptionOption = None
+    session_option: SessionOptionOption = None
+    reproducible: ReproducibleOption = False
+    route: RouteOption = None
+
+    def request(self) -> RouteRequest:
+        """What is asked for. Raises `UsageError`, also where a saved route is given as well."""
+        from turnout.routing.request import RouteRequest, parse_option, parse_stage
+
+        request = RouteRequest(
+            ep=self.ep,
+            device=self.device.strip().lower(),
+            stages=tuple(parse_stage(text) for text in self.stage or ()),
+            scope=self.scope.strip().lower(),
+            provider_options=tuple(parse_option(text) for text in self.provider_option or ()),
+            session_options=tuple(parse_option(text) for text in self.session_option or ()),
+            reproducible=self.reproducible,
+        )
+        exclusive(self.route, request)
+        return request
 
 
 def exclusive(route: Path | None, request: RouteRequest) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from turnout.runtime.options import SearchOptions
 
 _BUNDLE = "Default: what the bundle says."
 
@@ -43,3 +47,31 @@ SystemOption = Annotated[
 StatsOption = Annotated[
     bool, typer.Option("--stats", help="Print times, memory and EPs to stderr at the end.")
 ]
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """The options that choose tokens, for `turnout.cli.taking`."""
+
+    system: SystemOption = None
+    max_new_tokens: MaxNewTokensOption = 256
+    temperature: TemperatureOption = None
+    top_k: TopKOption = None
+    top_p: TopPOption = None
+    repetition_penalty: RepetitionPenaltyOption = None
+    seed: SeedOption = None
+    greedy: GreedyOption = False
+
+    def options(self) -> SearchOptions:
+        """What is asked for. Raises `UsageError`."""
+        from turnout.runtime.options import SearchOptions
+
+        return SearchOptions(
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+            greedy=self.greedy,
+        )
