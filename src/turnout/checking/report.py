@@ -28,7 +28,17 @@ MOST_OF_A_CODE = 20
 _GENAI = "onnxruntime-genai"
 
 # In the order in which they are told within a severity; each has `RULES` and `check(subject)`.
-CHECKS = ("stages", "wiring", "sizes", "files", "data", "tokenizers", "providers", "machines")
+CHECKS = (
+    "stages",
+    "wiring",
+    "sizes",
+    "graphs",
+    "files",
+    "data",
+    "tokenizers",
+    "providers",
+    "machines",
+)
 
 
 def modules() -> Iterator[ModuleType]:
