@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -139,6 +140,32 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def kind_of(path: Path) -> str:
+    """What is there, in words: "a folder", "a pipe", ... Never raises."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return "nothing"
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def is_forbidden(path: Path) -> bool:
+    """Whether something is there, or may be, that this user may not read."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return not os.access(path, os.R_OK)
 
 
 def link_or_copy(source: Path, target: Path) -> bool:

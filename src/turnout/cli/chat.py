@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -18,7 +16,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 @app.command()
 def chat(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
+    bundle: routes.BundleArgument,
     *,
     system: search.SystemOption = None,
     max_new_tokens: search.MaxNewTokensOption = 256,

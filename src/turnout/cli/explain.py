@@ -24,7 +24,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 @app.command()
 def explain(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
+    bundle: routes.BundleArgument,
     *,
     ep: routes.EpOption = None,
     device: routes.DeviceOption = "config",

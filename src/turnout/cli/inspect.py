@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnout.cli import folding
-from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.output import (
+    DebugOption,
+    JsonOption,
+    QuietOption,
+    VerboseOption,
+    print_json,
+    some_path,
+)
 from turnout.cli.text import writer
 
 if TYPE_CHECKING:
@@ -24,7 +31,9 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 @app.command()
 def inspect(
-    bundle: Annotated[Path, typer.Argument(help="A directory with a genai_config.json.")],
+    bundle: Annotated[
+        Path, typer.Argument(help="A directory with a genai_config.json.", parser=some_path)
+    ],
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnout.cli.output import some_path
+
 if TYPE_CHECKING:
     from turnout.machine import Inventory
     from turnout.routing import RouteRequest
 
 MAX_INVENTORY = 16 << 20
 
+BundleArgument = Annotated[Path, typer.Argument(help="A bundle's directory.", parser=some_path)]
 EpOption = Annotated[
     str | None,
     typer.Option(

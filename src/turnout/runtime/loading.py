@@ -57,7 +57,8 @@ def plugin_eps(config: GenaiConfig) -> tuple[str, ...]:
 
 
 def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = None) -> Loaded:
-    """Register, prepare and load. Raises `LoadError`, after which nothing is loaded.
+    """Register, prepare and load. Raises `LoadError`, after which nothing is loaded; or
+    `UsageError` where the runtime refuses an option of the route.
 
     What the runtime says is attributed to a stage and its EP (`runtime.failures`). Errors
     about the bundle itself, or about writing what was prepared, are passed through. `say` gets
@@ -84,7 +85,7 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = No
         step = ("config", "model", "tokenizer")[len(parts)]
         # An exception keeps this frame alive, and with it whatever was loaded so far.
         parts.clear()
-        raise failures.explain(str(error), step, config, bundle) from None
+        raise failures.explain(str(error), step, config, bundle, route) from None
     except BaseException:
         parts.clear()
         raise
