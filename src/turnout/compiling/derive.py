@@ -33,6 +33,7 @@ from turnout.bundle import (
 )
 from turnout.bundle.tokenizer import FILES
 from turnout.compiling.places import cannot_write, opened, places
+from turnout.compiling.unwritten import without_compiling
 from turnout.errors import BundleError, GraphError, NotABundleError, WriteError
 from turnout.files import atomic_folder, is_file, link_or_copy
 
@@ -55,10 +56,13 @@ def loadable(bundle: Bundle, effective: GenaiConfig, *, say: Say = _log.info) ->
     """The folder that onnxruntime-genai loads for `effective`.
 
     It is the source folder itself where the config is the source's own, else a derived bundle.
-    A hub cache with external data is always derived. `say` gets one line where weights had to
-    be linked or copied. Raises what `derive` does, and `GraphError` for a file that is none.
+    A hub cache with external data is always derived, and so is a bundle whose config has an EP
+    write its compiled model. `say` gets one line where weights had to be linked or copied, and
+    where that is kept from happening. Raises what `derive` does, and `GraphError` for a file that
+    is none.
     """
     require_regular(bundle)
+    effective = _loading_only(effective, say)
     if effective.text == bundle.config.text and not _needs_links(bundle):
         return bundle.path
     return derive(bundle, effective, say=say)
@@ -114,7 +118,15 @@ def derive_into(
     does.
     """
     require_regular(bundle)
+    effective = _loading_only(effective, say)
     return _derive_in(target, replace(bundle, path=bundle.path.resolve(), config=effective), say)
+
+
+def _loading_only(effective: GenaiConfig, say: Say) -> GenaiConfig:
+    config = without_compiling(effective)
+    if config is not effective:
+        say("Loaded without ep.context_enable, with which it would write into the bundle.")
+    return config
 
 
 def _derive_in(target: Path, routed: Bundle, say: Say) -> Path:
