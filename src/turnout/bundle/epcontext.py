@@ -47,18 +47,20 @@ class ContextBinary:
     weights: tuple[BoundWeight, ...]
 
 
-def read_context_binary(path: Path) -> ContextBinary | None:
-    """The header of the binary at `path`, None where it is of another format.
+def read_context_binary(path: Path, at: int = 0, size: int | None = None) -> ContextBinary | None:
+    """The header of the binary at `path`, or of the `size` bytes at `at` of that file.
 
-    Raises `GraphError` where it cannot be read, or ends too early.
+    None where it is of another format. Raises `GraphError` where it cannot be read, or ends too
+    early.
     """
     try:
         descriptor = os.open(
             path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
         )
         with os.fdopen(descriptor, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(_HEADER.size)
+            size = os.fstat(file.fileno()).st_size if size is None else size
+            file.seek(at)
+            start = file.read(min(_HEADER.size, size))
             if not start.startswith(_MAGIC):
                 return None
             if len(start) < _HEADER.size:
@@ -70,7 +72,7 @@ def read_context_binary(path: Path) -> ContextBinary | None:
                     f"a description of {length} bytes at byte {offset} of {size}",
                     "a description inside the file",
                 )
-            file.seek(offset)
+            file.seek(at + offset)
             data = file.read(length)
     except OSError as error:
         raise GraphError(f"Cannot read {path}: {error.strerror or error}.", where=path) from error

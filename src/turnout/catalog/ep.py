@@ -47,7 +47,9 @@ class Ep:
     effect when no option selects any. `exact_*` are what makes its arithmetic exact:
     session options, or properties inside the JSON provider option `properties_option`, and
     `exact_on` the devices that can. `options` are those that are known, `all_options_known`
-    whether another one deserves a warning. `memory`: see `Memory`.
+    whether another one deserves a warning. `memory`: see `Memory`. `known_contexts`: the format of
+    what it compiles is the one that `bundle.epcontext` reads, and it takes only nodes whose
+    `source` is its very name.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Ep:
     takes_options: bool = True
     compiles: bool = False
     shares_weights: bool = False
+    known_contexts: bool = False
     memory: Memory = "host"
     options: tuple[Option, ...] = ()
     all_options_known: bool = False

@@ -83,6 +83,7 @@ EPS: tuple[Ep, ...] = (
         devices=("npu", "gpu", "cpu"),
         compiles=True,
         shares_weights=True,
+        known_contexts=True,
         memory="own",
         options=known.OPENVINO,
         all_options_known=True,
