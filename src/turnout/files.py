@@ -134,14 +134,6 @@ def _leads_out(path: Path, roots: list[Path]) -> str | None:
     return f"is a link to {resolved}, outside the folder"
 
 
-def is_file(path: Path) -> bool:
-    """Whether a regular file is there; False also for names that no file system takes."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 def kind_of(path: Path) -> str:
     """What is there, in words: "a folder", "a pipe", ... Never raises."""
     try:
@@ -166,6 +158,14 @@ def is_forbidden(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return not os.access(path, os.R_OK)
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there; False also for names that no file system takes."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def link_or_copy(source: Path, target: Path) -> bool:

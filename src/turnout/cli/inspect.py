@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from turnout.cli import folding
-from turnout.cli.output import (
-    DebugOption,
-    JsonOption,
-    QuietOption,
-    VerboseOption,
-    print_json,
-    some_path,
-)
+from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.route_options import BundleArgument
 from turnout.cli.text import writer
 
 if TYPE_CHECKING:
@@ -31,9 +24,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 @app.command()
 def inspect(
-    bundle: Annotated[
-        Path, typer.Argument(help="A directory with a genai_config.json.", parser=some_path)
-    ],
+    bundle: BundleArgument,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,

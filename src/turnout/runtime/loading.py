@@ -57,8 +57,7 @@ def plugin_eps(config: GenaiConfig) -> tuple[str, ...]:
 
 
 def load(bundle: Bundle, route: Route | None, clock: Clock, say: Say | None = None) -> Loaded:
-    """Register, prepare and load. Raises `LoadError`, after which nothing is loaded; or
-    `UsageError` where the runtime refuses an option of the route.
+    """Register, prepare and load. Raises `LoadError`, after which nothing is loaded.
 
     What the runtime says is attributed to a stage and its EP (`runtime.failures`). Errors
     about the bundle itself, or about writing what was prepared, are passed through. `say` gets
