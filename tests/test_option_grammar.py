@@ -204,7 +204,10 @@ os._exit(0)
 def run_all(folders: list[Path]) -> list[bool]:
     """Whether the real plugin generates from each bundle."""
     command = [sys.executable, "-c", RUN, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # Some options have the plugin write files where it runs.
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=folders[0].parent
+    )
     answers: list[bool] = json.loads(done.stdout.splitlines()[-1])
     return answers
 
