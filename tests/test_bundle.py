@@ -26,7 +26,7 @@ from bundle_fixtures import (
     write_config,
     write_tokenizer,
 )
-from turnout.bundle import DERIVED_MARK, Bundle, weigh
+from turnout.bundle import DERIVED_MARK, Bundle, require_regular, weigh
 from turnout.errors import (
     BundleError,
     ConfigError,
@@ -128,11 +128,77 @@ def test_a_path_that_no_file_system_takes_is_no_bundle(tmp_path: Path, name: str
         Bundle.open(f"{tmp_path}/{name}")
 
 
-@pytest.mark.parametrize("path", [None, 3, b"bundle", ["bundle"]])
+@pytest.mark.parametrize("path", [None, 3, b"bundle", ["bundle"], ""])
 def test_what_is_no_path_is_a_usage_error(path: Any) -> None:
     with pytest.raises(UsageError, match="no path") as caught:
         Bundle.open(path)
     assert repr(path) in caught.value.facts["found"]
+
+
+def test_the_folder_of_a_model_in_a_hubs_cache_names_its_snapshots(tmp_path: Path) -> None:
+    snapshot = as_hub_cache(build_flat(tmp_path / "bundle"), tmp_path / "models--a--b")
+    (tmp_path / "models--a--b" / "snapshots" / "empty").mkdir()
+    with pytest.raises(NotABundleError) as caught:
+        Bundle.open(tmp_path / "models--a--b")
+    assert caught.value.facts["fix"].endswith(f"give a snapshot of it: {snapshot}")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such pipes")
+def test_a_pipe_in_the_place_of_a_bundle_is_said_to_be_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotABundleError) as caught:
+        Bundle.open(tmp_path / "pipe")
+    assert caught.value.facts["found"] == "a pipe"
+
+
+@pytest.mark.parametrize("name", ["model.onnx", DATA_FILE, "tokenizer.json"])
+def test_a_file_that_may_not_be_read_is_not_to_be_fetched_again(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the system says of a file's rights; the tests may run as one who may read all."""
+    folder = build_flat(tmp_path / "bundle")
+    bundle, access = Bundle.open(folder), os.access
+
+    def not_that(path: Any, mode: int) -> bool:
+        return Path(path).name != name and access(path, mode)
+
+    monkeypatch.setattr(os, "access", not_that)
+    with pytest.raises(GraphError, match="may not be read") as caught:
+        require_regular(bundle)
+    assert caught.value.facts["where"] == str(folder / name)
+    assert "again" not in caught.value.facts["fix"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes capabilities from a process")
+def test_a_graph_in_a_folder_that_may_not_be_entered_is_not_to_be_fetched_again(
+    tmp_path: Path,
+) -> None:
+    folder = build_pipeline(tmp_path / "bundle", subfolder="graphs")
+    (folder / "graphs").chmod(0)
+    code = (
+        "import sys\n"
+        "from turnout.bundle import Bundle\n"
+        "bundle = Bundle.open(sys.argv[1])\n"
+        "try: bundle.graph(bundle.stages[0])\n"
+        "except Exception as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, preexec_fn=without_rights
+    )
+    (folder / "graphs").chmod(0o755)
+    assert "may not be read" in done.stdout
+    assert "let this user read it" in done.stdout
+    assert "again" not in done.stdout
+
+
+def without_rights() -> None:
+    """Take from the process to be started what lets root read everything."""
+    import ctypes
+
+    drop_from_bounding_set, override, search = 24, 1, 2
+    for capability in (override, search):
+        ctypes.CDLL(None).prctl(drop_from_bounding_set, capability, 0, 0, 0)
 
 
 def test_a_derived_bundle_is_refused_naming_its_source(tmp_path: Path) -> None:

@@ -373,6 +373,8 @@ def compiled(folder: Path, provider: str = "QNN", **attributes: Any) -> Path:
         ({"embed_mode": 0}, None, "T326"),
         ({"embed_mode": 1}, None, "T326"),
         ({}, None, "T326"),
+        ({"embed_mode": 1, "ep_cache_context": "genai_config.json"}, None, "T321"),
+        ({"embed_mode": 2, "ep_cache_context": "c.bin"}, b"QNN's own", "T321"),
     ],
 )
 def test_binaries_of_any_ep_are_looked_for(
@@ -396,6 +398,9 @@ def test_binaries_of_any_ep_are_looked_for(
         ("SomeNewExecutionProvider", "SomeNewExecutionProvider", True),
         ("QNNExecutionProvider", "cpu", False),
         ("", "QNN", True),
+        ("", "cpu", False),
+        ("OpenVINO", "OpenVINO", False),
+        ("", "OpenVINO", False),
     ],
 )
 def test_a_compiled_graph_needs_the_ep_that_compiled_it(
@@ -448,6 +453,26 @@ class TestBinaries:
     def test_another_format_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "c.bin").write_bytes(b"\x02\0\0\0 something of another EP")
         assert read_context_binary(tmp_path / "c.bin") is None
+
+    @pytest.mark.parametrize(
+        ("attributes", "code"),
+        [
+            ({}, None),
+            ({"partition_name": "q"}, "T321"),
+            ({"main_context": 0}, "T321"),
+            ({"ep_cache_context": b"what another EP made"}, "T321"),
+            ({"ep_cache_context": b"OVEP_BIN and no more"}, "T321"),
+        ],
+    )
+    def test_what_is_in_the_graph_itself_is_looked_into(
+        self, tmp_path: Path, attributes: dict[str, Any], code: str | None
+    ) -> None:
+        given = {
+            "embed_mode": 1, "ep_cache_context": self.sample(), "partition_name": "p",
+            "source": "OpenVINOExecutionProvider", **attributes,
+        }  # fmt: skip
+        folder = compiled(tmp_path / "bundle", "OpenVINO", **given)
+        assert codes(folder) == ([] if code is None else [code])
 
     def test_any_cut_or_changed_byte_is_an_error_or_read(self, tmp_path: Path) -> None:
         whole, path = self.sample(), tmp_path / "c.bin"
@@ -590,6 +615,15 @@ CASES: dict[str, tuple[Callable[[Path], object], list[str], list[str]]] = {
         ["T322"],
     ),
     "another EP": (lambda f: rename_node(f, source=b"QNN"), ["T323"], ["T323"]),
+    "another spelling": (lambda f: rename_node(f, source=b"OpenVINO"), ["T323"], ["T323"]),
+    "no EP": (lambda f: rename_node(f, source=b""), ["T323"], ["T323"]),
+    "zeros": (lambda f: (f / BINARY).write_bytes(bytes(5000)), ["T321"], ["T321", "T321"]),
+    "a name inside": (lambda f: rename_node(f, embed_mode=1), ["T321"], ["T321"]),
+    "something else": (
+        lambda f: rename_node(f, ep_cache_context=b"genai_config.json"),
+        ["T321"],
+        ["T321"],
+    ),
     "another part": (lambda f: rename_node(f, partition_name=b"p"), ["T321"], ["T321"]),
     "folder": (
         lambda f: into_weights(f, with_path=False),

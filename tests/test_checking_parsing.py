@@ -275,6 +275,13 @@ def test_a_key_that_the_asked_version_does_not_know_names_the_version_that_does(
     assert "0.18.0" in new.message
 
 
+def test_a_key_that_is_refused_is_not_said_to_be_new() -> None:
+    groups = '[{"kind": "fixed_conv", "layer_ids": [0], "bindings": {}}]'
+    text = config(f'"decoder": {{"num_hidden_layers": 1, "state_groups": {groups}}}')
+    at_bindings = [f.code for f in findings_of(text) if f.path.endswith("bindings")]
+    assert at_bindings == ["T113"]
+
+
 @pytest.mark.parametrize(
     ("data", "code", "line", "column"),
     [

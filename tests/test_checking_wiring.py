@@ -30,7 +30,7 @@ from turnout.bundle.modeltypes import (
     PIPELINE,
     PIPELINE_TYPES,
 )
-from turnout.checking import Finding, Rule, Subject, wiring
+from turnout.checking import Finding, Rule, Subject, check, wiring
 from turnout.errors import ConfigError
 
 CORPUS = Path(
@@ -153,6 +153,42 @@ CHANGES: dict[str, tuple[str, Edit, str, dict[str, str]]] = {
         "Invalid input name: hidden",
         {"T212": "lm_head.inputs"},
     ),
+    "an input too many, from a stage behind it": (
+        "pipeline",
+        add("embeddings", "inputs", "normed"),
+        "Invalid input name: normed",
+        {"T212": "embeddings.inputs"},
+    ),
+    "an input too many, its own output": (
+        "pipeline",
+        add("transformer", "inputs", "normed"),
+        SAME,
+        {"T213": "transformer.inputs"},
+    ),
+    "an input too many, from a stage behind it, for prompts alone": (
+        "two",
+        add("context", "inputs", "logits"),
+        SAME,
+        {"T213": "context.inputs"},
+    ),
+    "an input too many, which the runtime gives where a graph has it": (
+        "pipeline",
+        add("lm_head", "inputs", "attention_mask"),
+        SAME,
+        {"T213": "lm_head.inputs"},
+    ),
+    "an input too many, of a layer that is not": (
+        "pipeline",
+        add("transformer", "inputs", "past_key_values.9.key"),
+        SAME,
+        {"T213": "transformer.inputs"},
+    ),
+    "an input too many, which the runtime keeps": (
+        "pipeline",
+        add("lm_head", "inputs", "present.0.key"),
+        SAME,
+        {"T213": "lm_head.inputs"},
+    ),
     "an output too many": (
         "pipeline",
         add("embeddings", "outputs", "extra"),
@@ -253,7 +289,7 @@ CHANGES: dict[str, tuple[str, Edit, str, dict[str, str]]] = {
         "pipeline",
         drop("transformer", "outputs", "present.1.key"),
         NONSENSE,
-        {"T215": "transformer.outputs"},
+        {"T215": "transformer.outputs", "T250": "transformer.outputs"},
     ),
     "present keys of another name, pipeline": (
         "pipeline",
@@ -272,6 +308,42 @@ CHANGES: dict[str, tuple[str, Edit, str, dict[str, str]]] = {
         role("inputs", past_value_names="past_values.%d"),
         "Invalid input name: past_values.0",
         {"T212": "inputs.past_value_names", "T216": "inputs.past_value_names"},
+    ),
+    "past keys by a hexadecimal number": (
+        "flat",
+        role("inputs", past_key_names="past_key_values.%x.key"),
+        SAME,
+        {},
+    ),
+    "present keys by a number of two digits": (
+        "flat",
+        role("outputs", present_key_names="present.%02d.key"),
+        "Invalid output name: present.00.key",
+        {"T211": "outputs.present_key_names"},
+    ),
+    "past values without a name": (
+        "flat",
+        role("inputs", past_value_names=""),
+        "input name cannot be empty",
+        {"T216": "inputs.past_value_names"},
+    ),
+    "present values without a name": (
+        "flat",
+        role("outputs", present_value_names=""),
+        "output name cannot be empty",
+        {"T216": "outputs.present_value_names"},
+    ),
+    "present keys and values by one name": (
+        "flat",
+        role("outputs", present_value_names="present.%d.key"),
+        NONSENSE,
+        {"T216": "outputs.present_value_names"},
+    ),
+    "present keys and values by one name, pipeline": (
+        "pipeline",
+        role("outputs", present_value_names="present.%d.key"),
+        NONSENSE,
+        {"T216": "outputs.present_value_names"},
     ),
     "present keys without a number": (
         "flat",
@@ -316,6 +388,24 @@ CHANGES: dict[str, tuple[str, Edit, str, dict[str, str]]] = {
         lambda config: config["model"].update(type="Llama"),
         "Unsupported model_type",
         {"T218": "type"},
+    ),
+    "a type that joins keys and values": (
+        "flat",
+        lambda config: config["model"].update(type="gpt2"),
+        "Model input was not found: ",
+        {"T216": "inputs.past_names"},
+    ),
+    "embeddings of another graph": (
+        "flat",
+        lambda config: config["model"].update(embedding={"filename": "model.onnx"}),
+        "Decoder-only CPU embedding requires the dynamic-batching Engine",
+        {"T219": "embedding"},
+    ),
+    "a pipeline with a draft": (
+        "pipeline",
+        lambda config: config["model"].update(draft={"filename": "transformer.onnx"}),
+        "Speculative decoding does not support pipeline models",
+        {"T219": "draft"},
     ),
     "a type with images, and none": (
         "flat",
@@ -403,6 +493,121 @@ def test_an_output_that_is_needed_and_not_listed_crashes_the_runtime_and_is_foun
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, check=False
     )
     assert ran.returncode != 0  # a bus error or a segmentation fault
+
+
+UNOPENED = ("vad", "vision", "speech", "encoder", "joiner", "mtp", "dflash2", "dspark")
+
+
+@pytest.mark.parametrize("section", [*UNOPENED, "embedding"])
+def test_a_section_that_is_not_opened_is_worth_knowing_and_its_missing_file_no_error(
+    section: str, bundles: dict[str, Path], answer: list[int], tmp_path: Path
+) -> None:
+    for base in ("pipeline", "flat") if section in UNOPENED else ("pipeline",):
+        folder = changed(
+            bundles[base],
+            tmp_path / base,
+            lambda config: config["model"].update({section: {"filename": "nowhere.onnx"}}),
+        )
+        told = {finding.code for finding in check(folder).findings} - {"T111"}
+        assert told == {"T253"}
+        assert generate(folder) == answer
+
+
+def answers(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Two generators of one model, in a process of their own, which may be killed."""
+    code = (
+        "import numpy as np, onnxruntime_genai as og\n"
+        f"model = og.Model({str(folder)!r})\n"
+        "for _ in range(2):\n"
+        "    params = og.GeneratorParams(model)\n"
+        "    params.set_search_options(max_length=12)\n"
+        "    generator = og.Generator(model, params)\n"
+        "    generator.append_tokens(np.array([[5, 6, 7]], dtype=np.int32))\n"
+        "    tokens = []\n"
+        "    for _ in range(6):\n"
+        "        generator.generate_next_token()\n"
+        "        tokens.append(int(generator.get_next_tokens()[0]))\n"
+        "    print(tokens, flush=True)\n"
+        "    del generator\n"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def identity_of(name: str) -> Callable[[onnx.GraphProto], object]:
+    """One more output, a copy of that one."""
+
+    def edit(graph: onnx.GraphProto) -> None:
+        graph.node.append(helper.make_node("Identity", [name], ["more"], name="more"))
+        graph.output.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, None))
+
+    return edit
+
+
+@pytest.mark.parametrize("stage", ["embeddings", "transformer", "lm_head"])
+def test_an_output_that_is_not_listed_kills_the_process_after_its_answer_and_is_found(
+    stage: str, bundles: dict[str, Path], answer: list[int], tmp_path: Path
+) -> None:
+    """Whatever the stage: the runtime frees the output twice. Listed, it is only unused."""
+    folder = changed(bundles["pipeline"], tmp_path / "b", nothing)
+    name = {"embeddings": "hidden", "transformer": "normed", "lm_head": "logits"}[stage]
+    rewrite(folder / f"{stage}.onnx", identity_of(name))
+    assert where(findings(folder)) == {"T250": f"{stage}.outputs"}
+    ran = answers(folder)
+    assert ran.stdout.splitlines()[:1] == [str(answer)]
+    assert ran.returncode not in {0, 1}  # by a signal, not by an exception
+    config = read_config(folder)
+    add(stage, "outputs", "more")(config)
+    write_config(folder, config)
+    (unused,) = findings(folder)
+    assert (unused.code, unused.severity) == ("T206", "info")
+    assert unused.fix is not None
+    assert "outputs" not in unused.fix
+    ran = answers(folder)
+    assert ran.stdout.splitlines() == [str(answer)] * 2
+    assert ran.returncode == 0
+
+
+CLOSING = {
+    # the stage, what it closes, the expected code
+    "itself": ("transformer", 1, None),
+    "a stage that runs after it": ("transformer", 2, None),
+    "a stage before it": ("transformer", 0, "T251"),
+    "of two sessions, the prefill stage": ("iterator", 1, "T252"),
+    "of two sessions, the decode stage": ("context", 2, None),
+    "of two sessions, what runs always": ("lm_head", 0, "T251"),
+}
+
+
+@pytest.mark.parametrize("name", CLOSING)
+def test_a_session_that_is_left_closed_kills_the_second_generator_and_is_found(
+    name: str, bundles: dict[str, Path], answer: list[int], tmp_path: Path
+) -> None:
+    stage, index, code = CLOSING[name]
+    base = "two" if name.startswith("of two") else "pipeline"
+    folder = changed(bundles[base], tmp_path / "b", of(stage, reset_session_idx=index))
+    expected = {code: f"{stage}.reset_session_idx"} if code else {}
+    assert where(findings(folder)) == expected
+    ran = answers(folder)
+    assert ran.stdout.splitlines() == [str(answer)] * (1 if code else 2)
+    assert (ran.returncode == 0) == (code is None)
+
+
+def unread(name: str, kind: int) -> Callable[[onnx.GraphProto], object]:
+    """One more input, which no node reads."""
+    value = helper.make_tensor_value_info(name, kind, ["batch", "sequence"])
+    return lambda graph: graph.input.append(value)
+
+
+@pytest.mark.parametrize("base", ["pipeline", "flat"])
+@pytest.mark.parametrize("name", ["spare", "attention_mask", "position_ids"])
+def test_an_input_that_no_node_reads_need_not_be_given(
+    name: str, base: str, bundles: dict[str, Path], answer: list[int], tmp_path: Path
+) -> None:
+    folder = changed(bundles[base], tmp_path / "b", nothing)
+    file = "model.onnx" if base == "flat" else "lm_head.onnx"
+    rewrite(folder / file, unread(name, TensorProto.INT64))
+    assert findings(folder) == []
+    assert generate(folder) == answer
 
 
 def rewrite(path: Path, edit: Callable[[onnx.GraphProto], object]) -> None:
@@ -586,7 +791,9 @@ def test_the_corpus_has_wrong_types_and_no_wrong_wiring() -> None:
         with contextlib.suppress(ConfigError):
             config = GenaiConfig.load(path)
             found = list(wiring.check(Subject(config)))
-            assert {finding.code for finding in found} <= {"T208", "T218", "T219"}, path.name
+            # 89 closes its prefill stage to save memory, which breaks the second generator.
+            known = {"T208", "T218", "T219"} | ({"T252"} if path.name[:3] == "89_" else set())
+            assert {finding.code for finding in found} <= known, path.name
             if config.model_type == PIPELINE and not found:
                 clean.add(path.name.split("_")[0])
     assert clean >= {"21", "40", "113"}
@@ -605,7 +812,7 @@ def test_types_of_the_corpus_are_judged_as_the_runtime_judges_them() -> None:
 def test_every_rule_explains_itself() -> None:
     codes = [rule.code for rule in wiring.RULES]
     assert len(set(codes)) == len(codes)
-    assert all("T200" <= code <= "T219" for code in codes)
+    assert all("T200" <= code <= "T219" or "T250" <= code <= "T259" for code in codes)
     assert all(rule.why and rule.bad and rule.good for rule in wiring.RULES)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from turnout.bundle import Bundle
 from turnout.checking import check, check_config
 from turnout.checking.report import MOST_OF_A_CODE
 from turnout.cli.main import main
+from turnout.errors import UsageError
 from turnout.routing import route
 
 INVENTORIES = Path(__file__).parent / "data" / "inventories"
@@ -162,6 +165,81 @@ def test_a_path_that_is_neither_bundle_nor_config_is_wrong_usage(
         done = turnout(path)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("error: ")
+
+
+def config_text(**model: Any) -> str:
+    return json.dumps({"model": {"type": "llama", **model}})
+
+
+@pytest.mark.parametrize("name", ["genai_config.json", "old.json.bak", "config", "a.JSON"])
+@pytest.mark.parametrize("before", [b"", b" \n\t"])
+def test_a_config_is_known_by_how_it_begins(
+    tmp_path: Path, turnout: Any, name: str, before: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(before + config_text().encode())
+    assert turnout(path, "--json").codes[0] == "T108"
+    assert turnout(path, "--ep", "cpu").returncode == 2
+    for given in (path, str(path)):
+        assert check(given).findings[0].code == "T108"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_a_config_in_another_encoding_is_known_too(
+    tmp_path: Path, turnout: Any, encoding: str
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(config_text(), encoding)
+    assert turnout(path, "--json").codes == ["T103"]
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_a_config_is_read_from_standard_input(
+    turnout: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    text = io.BytesIO(config_text(context_length="8").encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
+    done = turnout(name)
+    assert done.returncode == 1
+    assert "error T106: model.context_length (line 1, column 47)" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("standard input: ")
+
+
+def test_an_empty_path_is_not_the_folder_that_one_stands_in(
+    pipeline: Path, turnout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pipeline)
+    assert turnout(".").returncode == 0
+    done = turnout("")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the path is empty" in done.stderr
+    for path in ("", None, 3):
+        with pytest.raises(UsageError):
+            check(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such pipes")
+def test_a_config_that_is_none_fails_as_it_does_elsewhere(pipeline: Path, turnout: Any) -> None:
+    """A14: the bundle is wrong, not the call: 1, as every other command ends with."""
+    config = pipeline / "genai_config.json"
+    config.unlink()
+    os.mkfifo(config)
+    done = turnout(pipeline)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "found: a pipe" in done.stderr
+
+
+def test_a_path_that_no_file_system_takes_is_wrong_usage(turnout: Any) -> None:
+    assert turnout("a" * 300).returncode == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names need not be UTF-8 there alone")
+def test_json_stays_utf8_for_a_path_that_is_not(pipeline: Path, turnout: Any) -> None:
+    path = pipeline.rename(pipeline.with_name(os.fsdecode(b"caf\xe9")))
+    done = turnout(path, "--json")
+    assert done.codes == ["T117"]
+    assert json.loads(done.stdout.encode("utf-8"))["path"] == str(path)
+    assert "caf\\udce9: 1 error" in turnout(path).stdout
 
 
 def test_a_bundle_whose_config_cannot_be_read_gets_findings(pipeline: Path, turnout: Any) -> None:

@@ -313,6 +313,29 @@ def test_discovery_lists_each_device_of_openvino_once() -> None:
     assert Path(str(found.library)).is_file()
 
 
+@needs_openvino
+@pytest.mark.openvino
+def test_a_library_that_is_given_another_name_is_told_what_it_calls_its_ep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    openvino = Inventory.discover().ep("openvino")
+    assert openvino is not None
+    monkeypatch.setenv("TURNOUT_EP_PATH", f"myov={openvino.library}")
+    inventory = Inventory.discover()
+    (mine,) = inventory.problems
+    assert (mine.name, mine.kinds) == ("myov", ())
+    assert mine.problem == "its library calls its EP OpenVINOExecutionProvider"
+    assert mine.fix == f"set TURNOUT_EP_PATH=openvino={openvino.library}"
+    found = inventory.ep("openvino")
+    assert found is not None and found.problem is None
+    code = (
+        "from turnout.machine import plugins\n"
+        "try: plugins.register(['myov'])\n"
+        "except Exception as error: print(error.facts['found'])\n"
+    )
+    assert run(code).strip() == mine.problem
+
+
 def test_a_broken_plugin_is_a_problem_of_its_ep_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

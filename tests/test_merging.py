@@ -134,7 +134,7 @@ REPEATED: dict[str, tuple[Callable[[dict[str, Any]], Entries], str]] = {
         "Missing Input: normed",
     ),
     "places alone, first": (
-        lambda s: [dict.fromkeys(s, {}), *({name: stage} for name, stage in s.items())],
+        lambda s: [{name: {} for name in s}, *({name: stage} for name, stage in s.items())],
         "",
     ),
 }
@@ -166,7 +166,7 @@ def test_a_stage_that_is_named_twice_is_routed_as_one(tmp_path: Path) -> None:
     answer = bundle_fixtures.generate(folder)
     config = bundle_fixtures.read_config(folder)
     (stages,) = config["model"]["decoder"]["pipeline"]
-    qnn = {"provider_options": [{"QNN": {}}]}
+    qnn: dict[str, Any] = {"provider_options": [{"QNN": {}}]}
     config["model"]["decoder"]["pipeline"] = _entries(
         stages, {"is_lm_head": False}, session_options=qnn
     )

@@ -148,6 +148,15 @@ MEASURED = [
     ("load_config", '{"CPU":{"NUM_STREAMS":"1"}}', True),
     ("load_config", '{"CPU":{"NUM_STREAMS":1}}', True),
     ("load_config", '{"CPU":{"ENABLE_CPU_PINNING":true}}', True),
+    ("load_config", '{"CPU":{"INFERENCE_PRECISION_HINT":"f32"}}', True),
+    ("load_config", '{"CPU":{"INFERENCE_PRECISION_HINT":"FP16 "}}', True),
+    ("load_config", '{"CPU":{"INFERENCE_PRECISION_HINT":"fp32"}}', False),
+    ("load_config", '{"CPU":{"INFERENCE_PRECISION_HINT":"i8"}}', False),
+    ("load_config", '{"NPU":{"INFERENCE_PRECISION_HINT":"i8"}}', True),
+    ("load_config", '{"CPU":{"PERFORMANCE_HINT":"LATENCY"}}', True),
+    ("load_config", '{"CPU":{"PERFORMANCE_HINT":""}}', False),
+    ("load_config", '{"CPU":{"EXECUTION_MODE_HINT":""}}', True),
+    ("load_config", '{"CPU":{"EXECUTION_MODE_HINT":"accuracy"}}', False),
     ("load_config", '{"cpu":{"NOPE":"1"}}', True),
     ("load_config", '{"NPU":{"NOPE":"1"}}', True),
     ("load_config", DEEP, True),
@@ -195,7 +204,10 @@ os._exit(0)
 def run_all(folders: list[Path]) -> list[bool]:
     """Whether the real plugin generates from each bundle."""
     command = [sys.executable, "-c", RUN, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # Some options have the plugin write files where it runs.
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=folders[0].parent
+    )
     answers: list[bool] = json.loads(done.stdout.splitlines()[-1])
     return answers
 

@@ -176,6 +176,7 @@ def test_after_the_time_limit_the_child_and_what_it_started_are_gone(tmp_path: P
     with pytest.raises(ProcessError, match="did not answer within 2 s") as caught:
         call(f"{HERE}:hang", str(tmp_path), timeout=2)
     assert caught.value.facts["found"] == "still at it"
+    assert "more time" in caught.value.facts["fix"]
     assert all(gone(pid) for pid in pids(tmp_path))
 
 

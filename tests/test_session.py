@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 import real_model
 from session_fixtures import KINDS, Bundles, edit_json, reference, set_eos, set_provider
+from turnout import checking
 from turnout.bundle import Bundle
 from turnout.errors import (
     GenerationError,
@@ -526,6 +529,65 @@ def test_a_config_that_the_runtime_refuses_is_blamed_on_the_config(bundles: Bund
         Session(path).load()
     assert "nonsense" in caught.value.facts["found"]
     assert "genai_config.json" in caught.value.facts["fix"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("graph_optimization_level", "FOO"), ("log_severity_level", "99")]
+)
+@pytest.mark.parametrize("kind", ["flat", "pipeline"])
+def test_an_option_of_the_route_that_the_runtime_refuses_is_wrong_usage(
+    bundles: Bundles, kind: str, option: str, value: str
+) -> None:
+    """The same value in the bundle's own config is the bundle's fault."""
+    path = bundles(kind)
+    asked = route(path, session_options={option: value})
+    session = Session(path, asked)
+    with pytest.raises(UsageError, match="session option of the route") as caught:
+        session.load()
+    assert caught.value.facts["where"] == f"{option}={value}"
+    assert value in caught.value.facts["found"]
+    assert not session.is_loaded
+    own = int(value) if value.isdigit() else value
+    decoder = ("model", "decoder", "session_options", option)
+    if kind == "flat":
+        config = path / "genai_config.json"
+        config.write_text(Bundle.open(path).config.edit(decoder, own).text, "utf-8")
+        with pytest.raises(LoadError):
+            Session(path).load()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names need not be UTF-8 there alone")
+def test_a_path_that_is_not_utf8_is_a_clear_error_and_a_finding(
+    bundles: Bundles, tmp_path: Path
+) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    bundles().rename(path)
+    with pytest.raises(LoadError, match="no path that is not UTF-8") as caught:
+        Session(path).load()
+    assert "UTF-8" in caught.value.facts["fix"]
+    (finding,) = checking.check(path).findings
+    assert (finding.code, finding.severity, finding.kind) == ("T117", "error", "files")
+    assert str(finding.found).endswith("caf\\udce9")
+    right = path.rename(tmp_path / "caf\u00e9")
+    with Session(right) as session:
+        assert session.generate("the cat", max_new_tokens=1).token_ids
+    assert checking.check(right).findings == ()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'Deserialize tensor lm_head failed.open file "x/model.data" failed: Permission denied',
+        "Load model from x/model.onnx failed:system error number 13",
+    ],
+)
+def test_what_may_not_be_read_is_not_to_be_fetched_again(bundles: Bundles, message: str) -> None:
+    """As onnxruntime 1.32 words it."""
+    from turnout.runtime import failures
+
+    bundle = Bundle.open(bundles())
+    error = failures.explain(message, "model", bundle.config, bundle)
+    assert error.facts["fix"].startswith("let this user read it")
 
 
 @pytest.mark.parametrize(

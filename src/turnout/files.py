@@ -147,6 +147,32 @@ def _leads_out(path: Path, roots: list[Path]) -> str | None:
     return f"is a link to {resolved}, outside the folder"
 
 
+def kind_of(path: Path) -> str:
+    """What is there, in words: "a folder", "a pipe", ... Never raises."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return "nothing"
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def is_forbidden(path: Path) -> bool:
+    """Whether something is there, or may be, that this user may not read."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return not os.access(path, os.R_OK)
+
+
 def is_file(path: Path) -> bool:
     """Whether a regular file is there; False also for names that no file system takes."""
     try:

@@ -113,6 +113,7 @@ class _Child:
         return ProcessError(
             f"The child process for {self._doing} {ending}.",
             found="\n".join(lines[-SHOWN_LINES:]) or "nothing on stderr",
+            fix="allow it more time, on the command line with --time-limit" if self._late else None,
         )
 
     def end(self) -> None:

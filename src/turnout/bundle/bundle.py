@@ -21,7 +21,7 @@ from turnout.errors import (
     UnknownStageError,
     UsageError,
 )
-from turnout.files import contained, is_file
+from turnout.files import contained, is_file, is_forbidden, kind_of
 
 # Made beside a bundle's own files, and no part of it.
 COMPILED = "_compiled"
@@ -29,7 +29,10 @@ COMPILED = "_compiled"
 DERIVED_MARK = "turnout-derived.json"
 # The session option under which onnxruntime looks for external data elsewhere.
 INITIALIZER_FOLDER = "session.model_external_initializers_file_folder_path"
+# What to do about a file that is there and may not be read.
+ALLOW = "let this user read it, and enter the folders above it"
 _HUB_DEPTH = 8
+_SNAPSHOTS = 3  # that are named
 _SHOWN = 200  # characters of a path that is wrong
 
 
@@ -51,7 +54,7 @@ class Bundle:
         Raises `NotABundleError` saying what is there instead, `UsageError` for what is no path,
         or `ConfigError`.
         """
-        path = _as_path(path)
+        path = as_path(path)
         try:
             _refuse_other_things(path)
         except OSError as error:
@@ -99,12 +102,15 @@ class Bundle:
             raise GraphError(f"The stage {stage.name!r} names no file.", where=where)
         path = self._inside(stage.filename, f"file of the stage {stage.name!r},")
         if not is_file(path):
+            fix = "fetch or build the bundle again"
             problem = "is no regular file" if os.path.lexists(path) else "is missing"
+            if is_forbidden(path):
+                problem, fix = "may not be read", ALLOW
             raise GraphError(
                 f"The file of the stage {stage.name!r}, {stage.filename}, {problem}.",
                 expected=path,
                 where=where,
-                fix="fetch or build the bundle again",
+                fix=fix,
             )
         return path
 
@@ -227,10 +233,11 @@ class Bundle:
             raise GraphError(error.problem, **error.facts) from error
 
 
-def _as_path(path: object) -> Path:
+def as_path(path: object) -> Path:
+    """What a caller gives as the path of a bundle. Raises `UsageError` for what is none."""
     if isinstance(path, str | os.PathLike):
         shown = os.fspath(path)
-        if isinstance(shown, str) and "\0" not in shown:
+        if isinstance(shown, str) and shown and "\0" not in shown:
             return Path(shown)
     raise (NotABundleError if isinstance(path, str | os.PathLike) else UsageError)(
         "That is no path of a bundle.",
@@ -279,7 +286,7 @@ def _refuse_other_things(path: Path) -> None:
             or "an empty directory",
             expected=expected,
             where=path,
-            fix="make one of a model file with `turnout build`",
+            fix=_snapshot_of(path) or "make one of a model file with `turnout build`",
         )
     found, fix = "nothing of that name", "check the path"
     if path.name == CONFIG_NAME and path.exists():
@@ -296,9 +303,24 @@ def _refuse_other_things(path: Path) -> None:
             f"make a bundle of it with `turnout build {path} -o OUTPUT`",
         )
     elif path.exists():
-        found, fix = "a file", "give the directory"
+        found, fix = kind_of(path), "give the directory"
+        if found == "a pipe":
+            fix += "; what comes out of a pipe is checked with: turnout check -"
     raise NotABundleError(
         f"{path} is not a bundle.", found=found, expected=expected, where=path, fix=fix
+    )
+
+
+def _snapshot_of(path: Path) -> str | None:
+    """What to give instead of the folder of a model in a hub's cache, None for another folder."""
+    if not (path / "blobs").is_dir():
+        return None
+    revisions = sorted(folder for folder in (path / "snapshots").glob("*") if folder.is_dir())
+    named = [folder for folder in revisions if (folder / CONFIG_NAME).exists()] or revisions
+    if not named:
+        return None
+    return "it is a model of a hub's cache; give a snapshot of it: " + " or ".join(
+        map(str, named[:_SNAPSHOTS])
     )
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from turnout.bundle.bundle import Bundle
+from turnout.bundle.bundle import ALLOW, Bundle
 from turnout.bundle.tokenizer import FILES
 from turnout.errors import GraphError
-from turnout.files import is_file
+from turnout.files import is_file, is_forbidden, kind_of
 
 
 def require_regular(bundle: Bundle) -> None:
-    """Raise `BundleError` where a file to be loaded leads out of the bundle, or is none.
+    """Raise `BundleError` where a file to be loaded leads out, is none, or may not be read.
 
     A bundle is untrusted, and no native library shall see a path or a link that leaves it. The
     runtime would wait for ever for what comes out of a pipe. Files that are missing, and graphs
     that cannot be read, are left to whoever needs them.
     """
     for name, path in _named(bundle):
+        if is_forbidden(path):
+            raise GraphError(f"{name} of the bundle may not be read.", where=path, fix=ALLOW)
         if _exists(path) and not is_file(path):
             raise GraphError(
                 f"{name} of the bundle is no regular file.",
-                found=_kind(path),
+                found=kind_of(path),
                 expected="a regular file",
                 where=path,
                 fix="fetch or build the bundle again",
@@ -51,8 +53,3 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # a name that no file system takes
         return False
-
-
-def _kind(path: Path) -> str:
-    kinds = (("a pipe", Path.is_fifo), ("a folder", Path.is_dir), ("a socket", Path.is_socket))
-    return next((kind for kind, holds in kinds if holds(path)), "a device")

@@ -17,6 +17,7 @@ from typing import Any
 from turnout.bundle import jsonedit, jsontext, layouts, merging
 from turnout.bundle.layouts import ProviderEntry, Stage
 from turnout.errors import ConfigError
+from turnout.files import kind_of
 
 CONFIG_NAME = "genai_config.json"
 # The largest of some sixty real ones has 21 kB; each edit reads the text again.
@@ -54,9 +55,14 @@ class GenaiConfig:
     def load(cls, path: Path | str) -> GenaiConfig:
         """Read the file at `path`. Raises `ConfigError`, also when it cannot be read."""
         path = Path(path)
+        return cls.parse(jsontext.decode(cls.read(path), path), path)
+
+    @staticmethod
+    def read(path: Path) -> bytes:
+        """The bytes of a config's file. Raises `ConfigError` for none, and for one too large."""
         try:
             if not path.is_file():
-                raise ConfigError(f"{path} is no regular file.", where=path)
+                raise ConfigError(f"{path} is no regular file.", found=kind_of(path), where=path)
             with path.open("rb") as file:
                 data = file.read(MAX_CONFIG_BYTES + 1)
         except OSError as error:
@@ -70,7 +76,7 @@ class GenaiConfig:
                 expected=f"at most {MAX_CONFIG_BYTES} bytes",
                 where=path,
             )
-        return cls.parse(jsontext.decode(data, path), path)
+        return data
 
     @cached_property
     def document(self) -> dict[str, Any]:

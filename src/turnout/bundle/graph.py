@@ -70,6 +70,10 @@ class GraphFile:
         """Nodes of the graph and of the graphs inside it."""
         return sum(self.ops.values())
 
+    def is_read(self, tensor: Initializer) -> bool:
+        """Whether something may read that constant; of graphs inside the main one all are."""
+        return tensor.depth > 0 or tensor.origin == "sparse" or tensor.name in self.reads
+
     @property
     def external_files(self) -> tuple[str, ...]:
         """Every external location that it names, sorted."""

@@ -27,3 +27,14 @@ DECODER_TYPES = frozenset(_DECODERS.split())
 KNOWN_TYPES = DECODER_TYPES | COMPOSED_TYPES | PIPELINE_TYPES
 # Layers of attention and of convolution, told apart by `decoder.layer_types`.
 LAYER_TYPED = frozenset({"lfm2", "lfm2_audio_text", "lfm2_moe", "lfm2_vl_text"})
+# Sections of other kinds of models, which a text model's runtime does not open (tried with files
+# that are missing), and those that are opened only where a program asks for what they are for.
+_FOREIGN = frozenset({"vad", "vision", "speech", "encoder", "joiner"})
+_ON_DEMAND = frozenset({"mtp", "dflash2", "dspark"})
+
+
+def unopened_sections(kind: str) -> frozenset[str]:
+    """The sections of `model` whose graphs the runtime does not open to load that type."""
+    if kind == PIPELINE:
+        return _FOREIGN | _ON_DEMAND | {"embedding"}
+    return _FOREIGN | _ON_DEMAND if kind in DECODER_TYPES else frozenset()

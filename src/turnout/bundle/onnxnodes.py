@@ -22,6 +22,7 @@ _ATTRIBUTE_KEY = _ATTRIBUTE << 3 | BYTES
 # A node of this size is read in one go, so that a graph of 100,000 nodes takes no second.
 _SMALL = 4096
 _MAX_ENDS = 100_000
+_MAX_FILE_NAME = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,9 @@ class EpContext:
     """An `EPContext` node: what an EP compiled.
 
     `cache` is the binary's path relative to the graph (None when it is embedded, then
-    `embedded_bytes` is its size, and `embedded_at` the byte of the file at which it begins).
-    Defaults are those of the operator's schema.
+    `embedded_bytes` is its size, and `embedded_at` where in the graph's file it begins).
+    `embedded_name` is the text that is embedded where it may be the name of a file. Defaults are
+    those of the operator's schema.
     """
 
     name: str
@@ -41,6 +43,7 @@ class EpContext:
     main_context: int = 1
     partition_name: str = ""
     embedded_at: int = field(default=0, compare=False)
+    embedded_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +141,19 @@ def read_ep_context(walker: Walker, node: str, attributes: Iterable[Span]) -> Ep
         source=_text(walker, texts.get("source")),
         cache=walker.text(*cache) if cache and embed == 0 else None,
         embedded_bytes=cache[1] - cache[0] if cache and embed != 0 else 0,
-        embedded_at=cache[0] if cache and embed != 0 else 0,
         embed_mode=embed,
         main_context=numbers.get("main_context", 1),
         partition_name=_text(walker, texts.get("partition_name")),
+        embedded_at=cache[0] if cache and embed != 0 else 0,
+        embedded_name=_file_name(walker, cache) if cache and embed != 0 else "",
     )
+
+
+def _file_name(walker: Walker, span: Span) -> str:
+    if span[1] - span[0] > _MAX_FILE_NAME:
+        return ""
+    text = walker.read(*span).decode("utf-8", "replace")
+    return text if text.isprintable() else ""
 
 
 def read_product(walker: Walker, attributes: Iterable[Span]) -> Product:

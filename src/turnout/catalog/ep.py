@@ -67,7 +67,8 @@ class Ep:
     `device_words` maps an option's value to a device; `default_device` is the one that takes effect
     when no option selects any. `device_name_key`: the metadata under which its devices have the
     names that a device option of onnxruntime-genai is looked for in. `context_magic`: what a
-    compiled binary begins with, where that is known. `cache_properties`: properties inside
+    compiled binary begins with, where its format is the one that `bundle.epcontext` reads.
+    `cache_properties`: properties inside
     `properties_option` that make it keep files of its own while compiling. `exact_*` are what makes
     its arithmetic exact: session options, or properties inside the JSON provider option
     `properties_option`, and `exact_on` the devices that can. `options` are those that are known,
@@ -108,6 +109,11 @@ class Ep:
     target: OfflineTarget | None = None
     backend_options: tuple[str, ...] = ()
     backends: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def known_contexts(self) -> bool:
+        """Whether what it compiles can be read, and it takes only nodes of its very name."""
+        return bool(self.context_magic)
 
     @property
     def written_name(self) -> str:

@@ -126,7 +126,14 @@ class Device(Grammar):
 
 @dataclass(frozen=True)
 class Properties(Grammar):
-    """OpenVINO's `load_config`: a JSON object of properties by device, or a path of such a file."""
+    """OpenVINO's `load_config`: a JSON object of properties by device, or a path of such a file.
+
+    `known` are properties of `device` whose values are known; others are taken as they are, for
+    which there are depends on the version and on the device.
+    """
+
+    device: str = ""
+    known: tuple[tuple[str, Grammar], ...] = ()
 
     @property
     def expected(self) -> str:
@@ -138,10 +145,28 @@ class Properties(Grammar):
         if not text or text.endswith(".json"):
             return True
         document = _json_object(text)
-        return document is not None and all(
-            isinstance(value, dict) and _is_property_map(value, depth=1)
-            for value in document.values()
+        return (
+            document is not None
+            and all(
+                isinstance(value, dict) and _is_property_map(value, depth=1)
+                for value in document.values()
+            )
+            and self._wrong(document) is None
         )
+
+    def fix(self, text: str) -> str | None:
+        """The values of a property that it has another value of."""
+        document = _json_object(text) or {}
+        wrong = self._wrong(document) if isinstance(document.get(self.device), dict) else None
+        return f"{wrong[0]} is {wrong[1].expected}" if wrong is not None else None
+
+    def _wrong(self, document: dict[str, Any]) -> tuple[str, Grammar] | None:
+        properties = document.get(self.device, {})
+        for name, grammar in self.known:
+            value = properties.get(name)
+            if isinstance(value, str) and not grammar.takes(value.strip()):
+                return name, grammar
+        return None
 
     def doubt(self, text: str) -> str | None:
         """Devices that it names and OpenVINO does not, which are passed over in silence."""

@@ -22,12 +22,29 @@ def _in_load_config(properties: str) -> str:
     return f"write it in load_config as {properties}"
 
 
+_PRECISIONS = ("f32", "f16", "bf16", "FP32", "FP16", "BF16", "dynamic", "undefined", "")
+# Properties of OpenVINO's CPU device (2026.4) with a value that is none of these do not load.
+_CPU_PROPERTIES = Properties(
+    "CPU",
+    (
+        ("INFERENCE_PRECISION_HINT", Words(_PRECISIONS)),
+        ("PERFORMANCE_HINT", Words(("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT"))),
+        ("EXECUTION_MODE_HINT", Words(("PERFORMANCE", "ACCURACY", ""))),
+    ),
+)
+
 # OpenVINO as a plugin, 1.8.1, measured. It says "Provider option X is ignored" in its log, which
 # onnxruntime-genai does not show by default; `device_type` and `cache_dir` never reach it, since
 # onnxruntime-genai turns them into a device and into `load_config`.
 _OPENVINO_PLUGIN = (
     Option("device_type", Device(single=True), refuses=True, for_genai=True, generations=_PLUGIN),
-    Option("load_config", Properties(), refuses=True, generations=_PLUGIN),
+    Option(
+        "load_config",
+        Properties(),
+        refuses=True,
+        by_device={"cpu": _CPU_PROPERTIES},
+        generations=_PLUGIN,
+    ),
     Option("cache_dir", is_path=True, for_genai=True, generations=_PLUGIN),
     # onnxruntime-genai looks for exactly "True"; with another word for it the first prompt fails.
     Option(

@@ -67,21 +67,75 @@ class _Compiled:
             )
         for cache in dict.fromkeys(c.cache for c in self.graph.ep_contexts if c.cache):
             yield from self.binary(cache)
+        for context in self.graph.ep_contexts:
+            if context.embedded_bytes and (found := list(self.embedded(context))):
+                yield from found
+                return
+
+    def embedded(self, context: EpContext) -> Iterator[Finding]:
+        """What is wrong with what a node holds itself."""
+        name = context.embedded_name
+        if name and locate(self.bundle, name, self.graph.path.parent).path is not None:
+            yield BINARY_BROKEN.at(
+                self.name,
+                f"The compiled node {context.name[:200]!r} of {self.name} names a file, and says "
+                "that what was compiled is in the node itself.",
+                found=f"embed_mode {context.embed_mode} with {name[:200]!r}",
+                expected="embed_mode 0",
+                fix=_COMPILE,
+            )
+        elif self.is_known(context):
+            try:
+                start = context.embedded_at
+                span = (start, start + context.embedded_bytes)
+                binary = read_context_binary(self.graph.path, span)
+            except BundleError as error:
+                yield self.broken(self.name, error.facts.get("found"), error.facts.get("expected"))
+                return
+            if binary is None:
+                yield self.broken(self.name, "another format", f"what {context.source} compiled")
+            elif not any(other.main_context for other in self.graph.ep_contexts):
+                yield self.broken(self.name, "no node with main_context 1", "one of them")
+            else:
+                yield from self.parts(binary, self.name, [context])
+
+    def is_known(self, context: EpContext) -> bool:
+        """Whether an EP of the stage takes the node, and the format of its binaries is known."""
+        ep = catalog.find(context.source)
+        given = {entry.ep for entry in self.stage.providers}
+        return ep is not None and ep.known_contexts and context.source == ep.name in given
+
+    def broken(self, shown: str, found: str | None, expected: str | None) -> Finding:
+        """The finding for a binary that is not what it should be."""
+        return BINARY_BROKEN.at(
+            shown,
+            f"What was compiled into {shown} cannot be read.",
+            found=found,
+            expected=expected,
+            fix=_COMPILE,
+        )
+
+    def takes(self, given: str, source: str) -> bool:
+        """Whether that EP of the stage takes nodes which say that `source` compiled them."""
+        ep = catalog.find(given)
+        if ep is not None and ep.known_contexts:
+            return source == ep.name
+        return given != catalog.CPU.name and (not source or catalog.canonical(source) == given)
 
     def providers(self) -> Iterator[Finding]:
         """Nodes of an EP that the stage does not name."""
         given = {entry.ep for entry in self.stage.providers}
-        sources = {context.source for context in self.graph.ep_contexts if context.source}
-        for source in sorted(sources):
-            if catalog.canonical(source) in given:
+        for source in sorted({context.source for context in self.graph.ep_contexts}):
+            if any(self.takes(ep, source) for ep in given):
                 continue
             names = ", ".join(sorted(given)) or catalog.CPU.name
+            by = f"was compiled by {source[:100]}" if source else "does not say what compiled it"
             yield OTHER_EP.at(
                 file_place(self.subject, self.stage),
-                f"The graph of the stage {self.stage.name!r} was compiled by {source[:100]}, on "
-                "which the stage does not run.",
+                f"The graph of the stage {self.stage.name!r} {by}, and no EP of the stage takes "
+                "it.",
                 found=names,
-                expected=source[:100],
+                expected=source[:100] or "a graph that names its EP",
                 fix="name that EP for the stage, or give the stage the graph before compiling",
             )
 
@@ -137,14 +191,9 @@ class _Compiled:
             binary = read_context_binary(path)
         except (OSError, BundleError) as error:
             facts = error.facts if isinstance(error, BundleError) else {}
-            yield BINARY_BROKEN.at(
-                shown,
-                f"The binary {shown} cannot be read.",
-                found=facts.get("found", str(error)[:200]),
-                expected=facts.get("expected"),
-                fix=_COMPILE,
-            )
+            yield self.broken(shown, facts.get("found", str(error)[:200]), facts.get("expected"))
             return
+        users = [context for context in self.graph.ep_contexts if context.cache == cache]
         if not size:
             yield BINARY_BROKEN.at(
                 shown,
@@ -154,20 +203,20 @@ class _Compiled:
                 fix=_COMPILE,
             )
         elif binary is not None:
-            yield from self.parts(binary, shown, cache)
+            yield from self.parts(binary, shown, users)
             yield from self.weights(binary)
+        elif known := next((context for context in users if self.is_known(context)), None):
+            yield self.broken(shown, "a file of another format", f"what {known.source} compiled")
 
-    def parts(self, binary: ContextBinary, shown: str, cache: str) -> Iterator[Finding]:
-        """Compiled parts that the graph needs and the binary does not hold."""
-        for context in self.graph.ep_contexts:
-            if context.cache != cache:
-                continue
+    def parts(self, binary: ContextBinary, shown: str, users: list[EpContext]) -> Iterator[Finding]:
+        """Compiled parts that these nodes need and the binary does not hold."""
+        for context in users:
             blob = binary.blobs.get(context.partition_name)
             if blob is not None and sum(blob) <= binary.file_bytes:
                 continue
             yield BINARY_BROKEN.at(
                 shown,
-                f"The binary {shown} does not hold what {self.name} needs.",
+                f"The binary in {shown} does not hold what {self.name} needs.",
                 found=f"a file of {binary.file_bytes} bytes with "
                 + (f"a part that ends at byte {sum(blob)}" if blob else "other parts"),
                 expected=f"the part {context.partition_name[:200]!r}",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from turnout.bundle import Bundle, GraphFile, Stage
 from turnout.bundle.bundle import INITIALIZER_FOLDER
-from turnout.bundle.graph import ExternalRange, Initializer
+from turnout.bundle.graph import ELEMENT_TYPES, ExternalRange, Initializer
 from turnout.checking import contexts, ranges
 from turnout.checking.context_rules import CONTEXT_RULES
 from turnout.checking.file_rules import (
@@ -25,6 +25,7 @@ from turnout.checking.file_rules import (
     POINTER,
     RANGE,
     SHARED_DATA,
+    TENSOR,
 )
 from turnout.checking.files import problem_with
 from turnout.checking.findings import Finding
@@ -34,6 +35,7 @@ from turnout.errors import BundleError
 
 RULES = (*DATA_RULES, *CONTEXT_RULES)
 _FETCH = "fetch or build the bundle again"
+_TYPES = frozenset(name for name, _ in ELEMENT_TYPES.values()) - {"undefined"}
 _Tensor = tuple[Initializer, ExternalRange]
 
 
@@ -60,6 +62,8 @@ class _Data:
 
 def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
     placed = ranges.Placed()
+    for graph in {graph.path: graph for graph in subject.graphs.values()}.values():
+        yield from _tensors(bundle, graph)
     for stage, graph, folder in _graphs(subject, bundle):
         if isinstance(folder, BundleError):
             yield OUTSIDE.at(
@@ -79,6 +83,29 @@ def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
     yield from placed.overlaps(bundle)
     yield from _shared(subject, bundle)
     yield from contexts.check(subject, bundle)
+
+
+def _tensors(bundle: Bundle, graph: GraphFile) -> Iterator[Finding]:
+    """Tensors that onnxruntime refuses, whatever data file they are in."""
+    wrong = [
+        (item, found)
+        for item in graph.initializers
+        if (found := _no_type(item) or (item.flaw if graph.is_read(item) else ""))
+    ]
+    if wrong:
+        tensor, found = wrong[0]
+        yield TENSOR.at(
+            relative_name(bundle, graph.path),
+            f"onnxruntime refuses {len(wrong)} of {len(graph.initializers)} tensors of "
+            f"{relative_name(bundle, graph.path)}, the first of them {tensor.name[:200]!r}.",
+            found=found,
+            expected=f"a whole tensor of shape {list(tensor.shape)[:8]}",
+            fix="export the graph again",
+        )
+
+
+def _no_type(tensor: Initializer) -> str:
+    return "" if tensor.dtype in _TYPES else f"an element type that is {tensor.dtype}"
 
 
 def _graphs(
@@ -101,9 +128,10 @@ def _graphs(
 
 
 def _by_location(graph: GraphFile) -> Mapping[str, list[_Tensor]]:
+    """Tensors that something reads; onnxruntime leaves the data of others alone."""
     found: dict[str, list[_Tensor]] = {}
     for item in graph.initializers:
-        if item.external is not None:
+        if item.external is not None and graph.is_read(item):
             found.setdefault(item.external.location, []).append((item, item.external))
     return found
 

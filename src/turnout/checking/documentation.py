@@ -10,9 +10,9 @@ from turnout.checking.findings import KINDS, Rule
 
 _HEAD = """# Findings
 
-`turnout check BUNDLE` (or a `genai_config.json` alone) says what would fail, or silently go \
-wrong, before anything is loaded. Every finding has a code; this page explains each. It is made \
-of the same table that the checks use: `make docs` writes it.
+`turnout check BUNDLE` (or a `genai_config.json` alone, `-` for one from standard input) says what \
+would fail, or silently go wrong, before anything is loaded. Every finding has a code; this page \
+explains each. It is made of the same table that the checks use: `make docs` writes it.
 
 | severity | means |
 |---|---|
@@ -21,7 +21,10 @@ of the same table that the checks use: `make docs` writes it.
 | info | worth knowing |
 
 In `--json`, `findings[]` has `code`, `severity`, `kind`, `path` (a JSON path of the config, or a \
-file of the bundle), `found`, `expected`, `message`, `fix`, and `line` and `column` of the config.
+file of the bundle), `found`, `expected`, `message`, `fix`, and `line` and `column` of the config. \
+`accepted_by_parser`, in Python `Report.accepted`, says whether onnxruntime-genai's parser takes \
+the config: it does where no error is of the kind `parser`. Whether the bundle then runs is what \
+the other errors say.
 """
 _WIDEST = 100  # characters of an example that stays on one line
 _TITLES = {

@@ -182,6 +182,19 @@ SHARED_DATA = Rule(
     bad='{"model": {"decoder": {"shared_initializers": [{"data_file": "gone.data"}]}}}',
     good='{"model": {"decoder": {"shared_initializers": [{"data_file": "model.data"}]}}}',
 )
+TENSOR = Rule(
+    "T317",
+    "error",
+    "files",
+    "A tensor that onnxruntime refuses",
+    why="It has no element type, or one that onnxruntime does not know; or something reads it and "
+    "its data is described by a key of external data that nobody knows, or has fewer numbers in "
+    "the graph than its shape needs. The stage does not load, or fails as it is made ready. What "
+    "the numbers are is not looked into: data of another export, or of zeros, answers nonsense "
+    "without a word.",
+    bad="a float32 tensor of shape [4] with 3 numbers",
+    good="the same tensor with 4 numbers",
+)
 
 DATA_RULES = (
     LINKED,
@@ -192,6 +205,7 @@ DATA_RULES = (
     OVERLAP,
     POINTER,
     SHARED_DATA,
+    TENSOR,
 )
 FILE_RULES = (
     DERIVED,

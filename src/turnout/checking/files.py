@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from turnout.bundle import DERIVED_MARK, Bundle, Stage
 from turnout.bundle.jsontext import Path as JsonPath
+from turnout.bundle.modeltypes import unopened_sections
 from turnout.checking import unused
 from turnout.checking.file_rules import (
     DERIVED,
@@ -55,8 +56,10 @@ def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
             expected="the bundle that it was derived from",
             fix="give that bundle instead",
         )
+    unopened = unopened_sections(subject.config.model_type)
     for stage in subject.stages:
-        yield from _graph(subject, bundle, stage)
+        if stage.section not in unopened:
+            yield from _graph(subject, bundle, stage)
     for path in _sections(subject):
         yield from _named_later(subject, bundle, path)
     yield from _libraries(subject, bundle)

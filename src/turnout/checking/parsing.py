@@ -23,6 +23,7 @@ from turnout.checking.parsing_rules import (
     ESCAPE,
     IGNORED,
     NEWER,
+    NOT_UNICODE,
     ODD,
     REMOVED,
     RULES,
@@ -33,7 +34,7 @@ from turnout.checking.parsing_rules import (
 )
 from turnout.checking.whole import check_whole
 
-__all__ = ["RULES", "check_bytes"]
+__all__ = ["RULES", "check_bytes", "check_path"]
 
 _INT_BITS = {"int": 32, "int64": 64}
 _SHOWN = 60
@@ -93,6 +94,18 @@ def check_bytes(data: bytes, name: str, genai: str = "") -> Iterator[Finding]:
             return
     source = Source(data.decode("utf-8", "surrogateescape"))
     yield from _check_text(source, name, genai)
+
+
+def check_path(path: str) -> Iterator[Finding]:
+    """Findings about the path of a bundle, as it is given to the runtime."""
+    if any("\ud800" <= letter <= "\udfff" for letter in path):
+        yield NOT_UNICODE.at(
+            ".",
+            "The path of the bundle is not UTF-8, and the runtime takes no other.",
+            found=path.encode("utf-8", "backslashreplace").decode("utf-8"),
+            expected="a path in UTF-8",
+            fix="rename the folder",
+        )
 
 
 def _check_text(source: Source, name: str, genai: str) -> Iterator[Finding]:
@@ -180,7 +193,8 @@ class _Walk:
         if key.is_path and member.value.kind == "string" and path[:2] != _DRAFT:
             names = tuple(step for step in path if isinstance(step, str))
             self.paths[names] = (path, member.value)
-        if key.since:
+        refused = key.removed and any(_fits(kind, member.value) for kind in key.kinds)
+        if key.since and not refused:
             yield self._since(member, key, path)
         yield from self.value(member.value, key, path)
 

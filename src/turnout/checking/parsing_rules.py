@@ -154,6 +154,17 @@ STATE_GROUPS = Rule(
     '"state_groups": [{"kind": "paged_kv", "layer_ids": [0, 1]}]}}}',
 )
 
+NOT_UNICODE = Rule(
+    "T117",
+    "error",
+    "files",
+    "A bundle whose path is not UTF-8",
+    why="The runtime takes the path of a bundle as text, and refuses one whose bytes are none, as "
+    "archives from other systems leave them.",
+    bad="a bundle in a folder whose name has the byte E9 for the letter \u00e9",
+    good="the same letter as the bytes C3 A9",
+)
+
 RULES: tuple[Rule, ...] = (
     SYNTAX,
     ESCAPE,
@@ -169,4 +180,5 @@ RULES: tuple[Rule, ...] = (
     IGNORED,
     REMOVED,
     STATE_GROUPS,
+    NOT_UNICODE,
 )

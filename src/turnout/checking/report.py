@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.bundle import CONFIG_NAME, Bundle, GenaiConfig
-from turnout.bundle.config import MAX_CONFIG_BYTES
+from turnout.bundle.bundle import as_path
 from turnout.checking import parsing
 from turnout.checking.findings import SEVERITIES, Finding
 from turnout.checking.subject import Subject
 from turnout.errors import BundleError, ConfigError, UsageError
+from turnout.files import is_file, is_forbidden, kind_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,9 +27,23 @@ SCHEMA_VERSION = 1
 # Findings of one code that are listed one by one.
 MOST_OF_A_CODE = 20
 _GENAI = "onnxruntime-genai"
+# How a config begins: blanks, a byte order mark of UTF-8 too, then an object; or as UTF-16.
+_START = 256
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 # In the order in which they are told within a severity; each has `RULES` and `check(subject)`.
-CHECKS = ("stages", "wiring", "sizes", "files", "data", "tokenizers", "providers", "machines")
+CHECKS = (
+    "stages",
+    "wiring",
+    "sizes",
+    "graphs",
+    "files",
+    "data",
+    "tokenizers",
+    "providers",
+    "machines",
+)
 
 
 def modules() -> Iterator[ModuleType]:
@@ -46,7 +61,10 @@ class Report:
 
     @property
     def accepted(self) -> bool:
-        """Whether onnxruntime-genai's parser takes the config."""
+        """Whether onnxruntime-genai's parser takes the config: no error of the kind "parser".
+
+        That of the machine, where an inventory is given. It says nothing about files and graphs.
+        """
         return not any(f.kind == "parser" and f.severity == "error" for f in self.findings)
 
     def count(self, severity: str) -> int:
@@ -72,11 +90,15 @@ def check(
 ) -> Report:
     """Everything that is wrong with a bundle; nothing is loaded, and no weights are read.
 
-    `config` takes the place of the bundle's own, as after a route. `inventory` is the machine
-    that is to run it; None looks at no machine. Raises `NotABundleError` for a path that is none.
+    Of a `genai_config.json` alone it says what `check_config` does. `config` takes the place of
+    the bundle's own, as after a route. `inventory` is the machine that is to run it; None looks
+    at no machine. Raises `NotABundleError` for a path that is none,
+    and `BundleError` for a config that cannot be opened.
     """
     if not isinstance(bundle, Bundle):
-        path = Path(bundle)
+        path = as_path(bundle)
+        if config is None and is_config(path):
+            return check_config(path, inventory=inventory)
         try:
             bundle = Bundle.open(path)
         except ConfigError:
@@ -85,13 +107,39 @@ def check(
     text = bundle.config.text if config is None else config.text
     found = parsing.check_bytes(text.encode("utf-8"), CONFIG_NAME, _genai(inventory))
     subject = Subject(config or bundle.config, bundle, inventory)
-    return _report(path, chain(found, _beyond_the_parser(subject)))
+    shape = parsing.check_path(str(path))
+    return _report(path, chain(shape, found, _beyond_the_parser(subject)))
+
+
+def is_config(path: Path) -> bool:
+    """Whether a regular file is there that is taken for a config: by its name or its beginning."""
+    if not is_file(path):
+        return False
+    if path.suffix.lower() == ".json":
+        return True
+    try:
+        with path.open("rb") as file:
+            start = file.read(_START)
+    except OSError:
+        return False
+    return start.lstrip(_BEFORE_JSON).startswith(b"{") or start.startswith(_UTF_16)
 
 
 def check_config(path: Path | str, *, inventory: Inventory | None = None) -> Report:
-    """Everything that a config alone tells. Raises `UsageError` for what cannot be read."""
-    path = Path(path)
-    data = _read(path)
+    """Everything that a config alone tells.
+
+    Raises `UsageError` where nothing is, and `ConfigError` for what cannot be read.
+    """
+    path = as_path(path)
+    if kind_of(path) == "nothing" and not is_forbidden(path):
+        raise UsageError(
+            f"{path} is no file.", expected="a genai_config.json, or a bundle's directory"
+        )
+    return check_document(GenaiConfig.read(path), path, inventory=inventory)
+
+
+def check_document(data: bytes, path: Path, *, inventory: Inventory | None = None) -> Report:
+    """Everything that a config alone tells, by its bytes; `path` is where they came from."""
     found = parsing.check_bytes(data, path.name, _genai(inventory))
     try:
         config = GenaiConfig.parse(data.decode("utf-8"), path.name)
@@ -132,22 +180,3 @@ def _bounded(found: Iterable[Finding]) -> Iterator[Finding]:
 
 def _genai(inventory: Inventory | None) -> str:
     return inventory.runtimes.get(_GENAI, "") if inventory is not None else ""
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if not path.is_file():
-            raise UsageError(
-                f"{path} is no file.", expected="a genai_config.json, or a bundle's directory"
-            )
-        with path.open("rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror or error}.", where=path) from error
-    if len(data) > MAX_CONFIG_BYTES:
-        raise UsageError(
-            f"{path} is too large for a configuration.",
-            expected=f"at most {MAX_CONFIG_BYTES} bytes",
-            where=path,
-        )
-    return data

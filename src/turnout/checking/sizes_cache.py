@@ -14,6 +14,7 @@ from turnout.checking.sizes_caches import (
     caches,
     decoder_graphs,
     fixed,
+    grows_by_concat,
     reads_tokens,
 )
 from turnout.checking.subject import Subject
@@ -118,9 +119,6 @@ RULES = (
     NOT_SHARED,
 )
 _SIZES = ((HEADS, "num_key_value_heads"), (SIZE, "head_size"))
-_STANDARD = frozenset({"", "ai.onnx"})
-# Standard operators that write into a buffer at a place, instead of making a longer one.
-_IN_PLACE = frozenset({"Attention", "TensorScatter", "ScatterND", "ScatterElements"})
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -243,10 +241,7 @@ def _shared(subject: Subject, found: list[Cache]) -> Iterator[Finding]:
         return
     growing = {cache.stage.name for cache in found if cache.size(LENGTH) is None and cache.plain}
     for stage, graph in decoder_graphs(subject):
-        ops = list(graph.ops)
-        writes = any(domain not in _STANDARD or op in _IN_PLACE for domain, op in ops)
-        concat = any(op == "Concat" for _, op in ops)
-        if stage.name in growing and concat and not writes:
+        if stage.name in growing and grows_by_concat(graph):
             yield NOT_SHARED.at(
                 subject.place(("search", "past_present_share_buffer")),
                 f"{stage.filename} grows its caches by Concat and cannot share them.",

@@ -14,6 +14,9 @@ from turnout.checking.wiring_names import WINDOW, cache_names, number
 # Batch, heads, tokens, head size: the axes of a cache.
 HEADS, LENGTH, SIZE = 1, 2, 3
 _FLOATS = frozenset({"float32", "float16", "bfloat16"})
+_STANDARD = frozenset({"", "ai.onnx"})
+# Standard operators that write into a buffer at a place, instead of making a longer one.
+_IN_PLACE = frozenset({"Attention", "TensorScatter", "ScatterND", "ScatterElements"})
 
 
 @dataclass(frozen=True)
@@ -92,3 +95,9 @@ def window_size(subject: Subject) -> int | None:
     if not isinstance(subject.config.get(WINDOW), dict):
         return None
     return number(subject.config, *WINDOW, "window_size") or 0
+
+
+def grows_by_concat(graph: GraphFile) -> bool:
+    """Whether a graph joins old and new keys, and writes nothing into a buffer."""
+    writes = any(domain not in _STANDARD or op in _IN_PLACE for domain, op in graph.ops)
+    return not writes and any(op == "Concat" for _, op in graph.ops)

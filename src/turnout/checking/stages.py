@@ -55,6 +55,7 @@ def check(subject: Subject) -> Iterator[Finding]:
             subject.place(("model",)),
             "The config names no graph.",
             expected="a model with a decoder",
+            fix="name it in model.decoder.filename, or its stages in model.decoder.pipeline",
         )
     yield from placed(subject, _repeated(subject))
 

@@ -13,11 +13,13 @@ from turnout.checking.wiring_graphs import NO_SUCH_INPUT, NO_SUCH_OUTPUT, inputs
 from turnout.checking.wiring_names import (
     DECODER,
     CacheNames,
+    Pattern,
     cache_names,
     elsewhere,
     given_inputs,
     listed,
     looks_cached,
+    role,
 )
 from turnout.checking.wiring_stages import (
     PHASES,
@@ -48,7 +50,9 @@ PATTERN = Rule(
     "Cache names that no pattern fits",
     why="The runtime finds the cache by `past_key_names`, `past_value_names`, `present_key_names`"
     " and `present_value_names`, in which `%d` is the layer's number. Tensors of other names are"
-    " not given ('Missing Input'), and a pattern without `%d` is one tensor for all layers.",
+    " not given ('Missing Input'), and a pattern without `%d`, or one for keys and values alike, is"
+    " one tensor for several. The type gpt2 keeps keys and values of a layer in one tensor, by"
+    " `past_names` and `present_names`.",
     bad='{"model": {"decoder": {"inputs": {"past_key_names": "past_keys.%d"}}}}, where the graph'
     " takes past_key_values.0.key",
     good='{"model": {"decoder": {"inputs": {"past_key_names": "past_key_values.%d.key"}}}}',
@@ -56,6 +60,8 @@ PATTERN = Rule(
 RULES = (NOT_WRITTEN, PATTERN)
 # The runtime composes a name in a buffer of 64 bytes, its end included.
 _MAX_NAME = 63
+# The one type that keeps keys and values of a layer in one tensor.
+_JOINED = "gpt2"
 _SIDES = (
     ("inputs", "past_key_names"),
     ("inputs", "past_value_names"),
@@ -68,7 +74,12 @@ def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
     """Findings about the key-value cache of a decoder that reads tokens."""
     kind = subject.config.model_type
     cache = cache_names(subject.config)
+    if kind == _JOINED:
+        yield from _joined(subject)
+        return
     yield from _patterns(subject, cache)
+    if kind == PIPELINE or kind in DECODER_TYPES:
+        yield from _nothing_named(subject, cache)
     if wiring is not None and kind == PIPELINE:
         yield from _unmatched(subject, cache, _needs(wiring))
         yield from _unwritten(subject, wiring, cache)
@@ -86,7 +97,8 @@ def _patterns(subject: Subject, cache: CacheNames) -> Iterator[Finding]:
         if not isinstance(written, str) or not written:
             continue
         place = subject.place((*DECODER, side, key))
-        if not pattern.numbered or pattern.text.count("%") > 1:
+        fits = pattern.found if key == "past_key_names" else pattern.numbered
+        if not fits or pattern.text.count("%") > 1:
             yield PATTERN.at(
                 place,
                 f"{key} has no single place for the layer's number.",
@@ -101,6 +113,48 @@ def _patterns(subject: Subject, cache: CacheNames) -> Iterator[Finding]:
                 found=f"{len(pattern.name(0).encode())} bytes",
                 expected=f"at most {_MAX_NAME}, the number included",
             )
+
+
+def _nothing_named(subject: Subject, cache: CacheNames) -> Iterator[Finding]:
+    """Patterns that name no tensor, or that of another one."""
+    for side, key in _SIDES:
+        if subject.config.get((*DECODER, side, key)) == "":
+            yield PATTERN.at(
+                subject.place((*DECODER, side, key)),
+                f"{key} is empty.",
+                found='""',
+                expected="the graphs' name, with %d for the layer",
+                fix="write the name, or leave the key out for the default",
+            )
+    keys, values = cache.present
+    if keys.numbered and keys == values:
+        yield PATTERN.at(
+            subject.place((*DECODER, "outputs", "present_value_names")),
+            "Keys and values are written to tensors of one name.",
+            found=values.text[:120],
+            expected="another name than present_key_names",
+            fix="write the graphs' name for values",
+        )
+
+
+def _joined(subject: Subject) -> Iterator[Finding]:
+    """Of the type that joins keys and values: names of the joined tensors that are missing."""
+    flat = flat_of(subject)
+    graph = subject.graphs.get(flat.name) if flat else None
+    if graph is None or subject.config.get(("engine",)) is not None:
+        return  # what runs by the engine has caches of another kind
+    there = {"inputs": inputs_of(graph), "outputs": outputs_of(graph)}
+    for side, key in (("inputs", "past_names"), ("outputs", "present_names")):
+        name = Pattern(role(subject.config, side, key)).name(0)
+        if name not in there[side]:
+            yield PATTERN.at(
+                subject.place((*DECODER, side, key)),
+                f"The type {_JOINED} wants keys and values of a layer joined in one tensor.",
+                found=f"{key}: {name[:120]}" if name else f"no {key}",
+                expected=f"{key}, as the graph names such tensors",
+                fix='set model.type to "decoder", if the graph has them apart',
+            )
+            return
 
 
 def _needs(wiring: Wiring) -> list[str]:

@@ -101,7 +101,8 @@ UNUSED_OUTPUT = Rule(
     "info",
     "graph",
     "An output that nobody takes",
-    why="The stage computes it for every prompt and token, and no other stage has it as an input.",
+    why="The stage computes it for every prompt and token, and no other stage has it as an input."
+    " Leaving it out of `outputs` alone makes it worse (T250): the graph must not have it, either.",
     bad='{"model": {"decoder": {"pipeline": [{"embeddings": {"outputs": ["hidden", "extra"]}},'
     ' {"transformer": {"inputs": ["hidden"]}}]}}}',
     good='{"model": {"decoder": {"pipeline": [{"embeddings": {"outputs": ["hidden"]}},'
@@ -227,7 +228,7 @@ def _missing(
     subject: Subject, wiring: Wiring, wire: Wire, name: str, phases: list[Phase]
 ) -> Finding:
     place = _place_of(subject, wire, "inputs", name)
-    givers = wiring.givers(name)
+    givers = [] if name in wiring.kept else wiring.givers(name)
     if any(giver.index < wire.index for giver in givers):
         keys = " and ".join(RUN_KEYS[phase] for phase in phases)
         return OTHER_PHASE.at(
@@ -271,7 +272,7 @@ def _unused(subject: Subject, wiring: Wiring) -> Iterator[Finding]:
                 yield UNUSED_OUTPUT.at(
                     _place_of(subject, wire, "outputs", name),
                     f"Nobody takes the output {known_as!r} of the stage {wire.name!r}.",
-                    fix="leave it out of outputs, unless your program asks for it",
+                    fix="export the graph without it, unless your program asks for it",
                 )
 
 

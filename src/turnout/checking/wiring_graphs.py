@@ -44,9 +44,10 @@ NO_SUCH_INPUT = Rule(
     "error",
     "graph",
     "An input that the graph does not have, and is given",
-    why="The runtime gives a stage the names in its `inputs`, and a flat decoder those of"
-    " `decoder.inputs`. A graph that does not have them fails at the first prompt: 'Invalid input"
-    " name' or 'Model input was not found'.",
+    why="The runtime gives a stage what it has under the names in its `inputs`, and a flat decoder"
+    " what `decoder.inputs` names. A graph that does not have them fails: 'Invalid input name' or"
+    " 'Model input was not found', at the first prompt, or, where a later stage gives the name, at"
+    " the second token, when it is still there.",
     bad='{"model": {"decoder": {"pipeline": [{"lm_head": {"inputs": ["normed", "input_ids"]}}]}}},'
     " where the graph takes normed alone",
     good='{"model": {"decoder": {"pipeline": [{"lm_head": {"inputs": ["normed"]}}]}}}',
@@ -56,7 +57,8 @@ IGNORED_INPUT = Rule(
     "warning",
     "graph",
     "An input that the graph does not have, and nothing gives",
-    why="The runtime passes over it without a word. It is a wrong name, or left over.",
+    why="The runtime passes over a name that no other stage gives, and that it does not give"
+    " itself. It is a wrong name, or left over.",
     bad='{"model": {"decoder": {"pipeline": [{"lm_head": {"inputs": ["normed", "scale"]}}]}}},'
     " where the graph takes normed alone",
     good='{"model": {"decoder": {"pipeline": [{"lm_head": {"inputs": ["normed"]}}]}}}',
@@ -67,7 +69,8 @@ NOT_LISTED = Rule(
     "graph",
     "An input of the graph that the stage does not list",
     why="A pipeline's stage gets the inputs that it lists and no others. The node that reads the"
-    " missing one fails at the first prompt: 'Missing Input'.",
+    " missing one fails at the first prompt: 'Missing Input'. Inputs that no node reads need not be"
+    " listed.",
     bad='{"model": {"decoder": {"pipeline": [{"context": {"inputs": ["hidden"]}}]}}}, where the'
     " graph takes hidden and attention_mask",
     good='{"model": {"decoder": {"pipeline": [{"context": {"inputs": ["hidden",'
@@ -98,8 +101,8 @@ def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
         fed = set(wiring.given)
         for wire in wiring.wires:
             if wire.graph is not None:
-                yield from _stage(subject, fed, wire, wire.graph)
-            fed |= wire.gives
+                yield from _stage(subject, fed | _left(wiring, wire), wire, wire.graph)
+            fed |= wire.gives - wiring.kept
         yield from _links(subject, wiring)
         yield from _same_names(subject)
         yield from _no_token_ids(subject)
@@ -108,6 +111,17 @@ def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
         if graph is not None:
             yield from _flat(subject, flat, graph)
             yield from _no_token_ids(subject)
+
+
+def _left(wiring: Wiring, wire: Wire) -> set[str]:
+    """What stages behind this one gave, which it finds when the next token is generated."""
+    if not wire.runs("tokens"):
+        return set()
+    behind = [other for other in wiring.wires[wire.index + 1 :] if other.runs_ever]
+    # Its own outputs of the last run are gone when it runs again.
+    return {name for other in behind for name in other.gives - wiring.kept} - set(
+        wire.stage.outputs
+    )
 
 
 def _stage(subject: Subject, fed: set[str], wire: Wire, graph: GraphFile) -> Iterator[Finding]:
@@ -140,7 +154,7 @@ def _stage(subject: Subject, fed: set[str], wire: Wire, graph: GraphFile) -> Ite
             subject.place((*path, "inputs")),
             f"The stage {wire.name!r} does not list all inputs of its graph.",
             found=f"not listed: {listed(unlisted)}",
-            expected="every input of the graph",
+            expected="every input that a node of the graph reads",
             fix="add them to inputs",
         )
 

@@ -47,33 +47,51 @@ _DEFAULTS = {
 # Inputs that are fed only when the graphs have both of a pair.
 _LENGTHS = ("past_sequence_length", "current_sequence_length", "total_sequence_length")
 _CACHED = re.compile(r"^(past|present|cache|kv)|past_key|past_value", re.IGNORECASE)
+# How a pattern writes a layer's number, and the same in Python.
+_LETTERS = {"d": "d", "i": "d", "u": "d", "x": "x", "X": "X", "o": "o"}
+_CONVERSION = re.compile(f"%(0?[1-9]?)([{''.join(_LETTERS)}])")
+# Roles whose tensors are given by their name alone; a role without a name is not given at all.
+_PLAIN = frozenset({"input_ids", "position_ids", "attention_mask"})
 # States of other layers, under the key names' prefix.
 _STATES = ("conv_state", "recurrent_state")
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Names with a layer's number in them: what stands before and behind `%d`."""
+    """Names with a layer's number in them: what stands before and behind `%d`.
+
+    The runtime finds layers by their decimal number in the place of `%` and a letter, and writes
+    names as C's `printf` does, so that `%x` is as good as `%d` for the first ten.
+    """
 
     text: str
 
     @cached_property
     def _parts(self) -> tuple[str, str, str]:
-        return self.text.partition("%d")
+        found = _CONVERSION.search(self.text)
+        if found is None:
+            return self.text, "", ""
+        return self.text[: found.start()], found[1] + _LETTERS[found[2]], self.text[found.end() :]
 
     @property
     def numbered(self) -> bool:
         """Whether there is a place for the number."""
-        return "%d" in self.text
+        return bool(self._parts[1])
+
+    @property
+    def found(self) -> bool:
+        """Whether the runtime finds the layers of a graph by it: it takes the number as it is."""
+        return len(self._parts[1]) == 1
 
     def name(self, layer: int) -> str:
         """The name of that layer's tensor."""
-        return self.text.replace("%d", str(layer), 1)
+        before, form, behind = self._parts
+        return f"{before}{format(layer, form)}{behind}" if form else self.text
 
     def layer(self, name: str) -> int | None:
         """The layer whose tensor has that name, None for another name."""
-        before, mark, behind = self._parts
-        if not mark or not name.startswith(before) or not name.endswith(behind):
+        before, form, behind = self._parts
+        if not form or not name.startswith(before) or not name.endswith(behind):
             return None
         number = name[len(before) : len(name) - len(behind)]
         return int(number) if number.isdecimal() and len(number) < 6 else None
@@ -146,7 +164,7 @@ def given_inputs(config: GenaiConfig, names: Iterable[str]) -> set[str]:
     """Which of the names the runtime itself gives, where those are all inputs of a decoder."""
     names = set(names)
     cache = cache_names(config)
-    plain = {role(config, "inputs", key) for key in ("input_ids", "position_ids", "attention_mask")}
+    plain = {role(config, "inputs", key) for key in _PLAIN}
     named = roles(config, "inputs")
     given = (names & plain) | fed_lengths(config, names)
     given |= {cache.past[part].name(n) for n in cache.layers(names) for part in (0, 1)} & names
@@ -163,7 +181,12 @@ def matches(name: str, patterns: Iterable[Pattern]) -> bool:
 def elsewhere(config: GenaiConfig, names: Iterable[str]) -> set[str]:
     """Which of the names have a role that only other ways of running feed, such as the engine."""
     lengths = {role(config, "inputs", key) for key in _LENGTHS}
-    named = {text for text in roles(config, "inputs").values() if "%d" not in text}
+    named = {
+        text
+        for key, text in roles(config, "inputs").items()
+        if "%d" not in text
+        if key not in _PLAIN
+    }
     groups = config.get((*DECODER, "state_groups"))
     if groups:  # bindings of a form that only the engine reads
         return set(names) - lengths

@@ -104,14 +104,19 @@ class Wiring:
         for wire in self.wires:
             if wire.runs(phase):
                 found += [(wire, name) for name in wire.needs if name not in there]
-                there |= wire.gives
+                # What the runtime keeps, it hands to no stage under that name.
+                there |= wire.gives - self.kept
         return found
 
 
 def required_inputs(graph: GraphFile) -> list[str]:
-    """The inputs of a graph that must be fed: all without a value of their own."""
+    """The inputs of a graph that must be fed: those that are read and have no value of their own.
+
+    One that no node reads is declared and never missed (tried).
+    """
     own = {item.name for item in graph.initializers if item.depth == 0}
-    return [value.name for value in graph.inputs if value.name not in own]
+    names = [value.name for value in graph.inputs]
+    return [name for name in names if name in graph.reads and name not in own]
 
 
 def pipeline_of(subject: Subject) -> tuple[Stage, ...]:
@@ -144,8 +149,7 @@ def wiring_of(subject: Subject) -> Wiring | None:
     if not stages:
         return None
     config = subject.config
-    names = decoder_inputs(subject) | {name for stage in stages for name in stage.inputs}
-    given = wiring_names.given_inputs(config, names)
+    given = wiring_names.given_inputs(config, decoder_inputs(subject))
     cache = wiring_names.cache_names(config)
     layers = cache.layers(given)
     kept = frozenset(

@@ -10,6 +10,7 @@ from turnout.bundle.modeltypes import (
     KNOWN_TYPES,
     PIPELINE,
     PIPELINE_TYPES,
+    unopened_sections,
 )
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.subject import Subject
@@ -31,12 +32,24 @@ MISFIT = Rule(
     "graph",
     "A model type that does not fit the sections",
     why="The type decides which graphs the runtime opens. It looks for files that the config does"
-    " not name, or leaves a pipeline aside, and the load fails: 'The model path is a directory',"
-    " 'Pipelined decoder is not supported', 'Model input was not found'.",
+    " not name, leaves a pipeline aside, or refuses a section, and the load fails: 'The model path"
+    " is a directory', 'Pipelined decoder is not supported', 'Model input was not found',"
+    " 'Decoder-only CPU embedding requires the dynamic-batching Engine'.",
     bad='{"model": {"type": "llama", "decoder": {"pipeline": [{"embeddings": {}}]}}}',
     good='{"model": {"type": "decoder-pipeline", "decoder": {"pipeline": [{"embeddings": {}}]}}}',
 )
-RULES = (UNKNOWN_TYPE, MISFIT)
+UNOPENED = Rule(
+    "T253",
+    "info",
+    "graph",
+    "A section that is not opened for this model type",
+    why="The runtime reads what the section says and does not open its graph: not for this type, or"
+    " only where a program asks for what it is for, such as predicting several tokens at once. So"
+    " nothing is said of its files.",
+    bad='{"model": {"type": "llama", "vision": {"filename": "vision.onnx"}}}',
+    good='{"model": {"type": "llama", "decoder": {"filename": "model.onnx"}}}',
+)
+RULES = (UNKNOWN_TYPE, MISFIT, UNOPENED)
 # They take sound for granted unless the name of its settings is set to "".
 _SPEAKING = frozenset({"gemma4", "gemma4_unified", "phi4mm"})
 
@@ -44,10 +57,19 @@ _SPEAKING = frozenset({"gemma4", "gemma4_unified", "phi4mm"})
 def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
     """The finding about the model type, if there is one."""
     config = subject.config
-    if config.get(("model", "draft")) is not None:
-        return  # a pair of models, which the runtime loads in another way
     kind, place = config.model_type, subject.place(("model", "type"))
     pipeline = wiring is not None
+    yield from _unopened(subject, kind)
+    if config.get(("model", "draft")) is not None:
+        # A pair of models, which the runtime loads in another way.
+        if kind == PIPELINE:
+            yield MISFIT.at(
+                subject.place(("model", "draft")),
+                "A pipeline takes no draft model.",
+                found=f'"{kind}" and a draft',
+                expected="a decoder of one graph, or no draft",
+            )
+        return
     if kind not in KNOWN_TYPES:
         yield UNKNOWN_TYPE.at(
             place,
@@ -78,6 +100,17 @@ def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
         yield from _sections(subject, kind)
 
 
+def _unopened(subject: Subject, kind: str) -> Iterator[Finding]:
+    unopened = unopened_sections(kind)
+    for section in dict.fromkeys(stage.section for stage in subject.stages):
+        if section in unopened:
+            yield UNOPENED.at(
+                subject.place(("model", section)),
+                f"The graph of model.{section} is not opened when a model of this type is loaded.",
+                found=f'the type "{kind}"',
+            )
+
+
 def _sections(subject: Subject, kind: str) -> Iterator[Finding]:
     others = {stage.section for stage in subject.stages if not stage.in_decoder}
     if kind in COMPOSED_TYPES and not others:
@@ -89,6 +122,15 @@ def _sections(subject: Subject, kind: str) -> Iterator[Finding]:
             fix='set model.type to the family\'s text model, or to "decoder"',
         )
         return
+    batching = subject.config.get(("engine", "dynamic_batching"))
+    if kind in DECODER_TYPES and "embedding" in others and batching is None:
+        yield MISFIT.at(
+            subject.place(("model", "embedding")),
+            f'The type "{kind}" takes embeddings of another graph only with dynamic batching.',
+            found="model.embedding, and no engine.dynamic_batching",
+            expected="the embeddings inside the decoder's graph",
+            fix="use the type of the whole model, or a decoder's graph that takes token ids",
+        )
     settings = subject.config.get(("model", "speech", "config_filename"))
     if kind in _SPEAKING and "speech" not in others and settings != "":
         yield MISFIT.at(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -21,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 @app.command()
 @taking(answer=search.AnswerOptions, asked=routes.RouteOptions, prepare=preparing.PrepareOptions)
 def chat(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
+    bundle: routes.BundleArgument,
     *,
     answer: search.AnswerOptions,
     asked: routes.RouteOptions,

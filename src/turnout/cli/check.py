@@ -12,7 +12,14 @@ import typer
 from turnout.cli import folding
 from turnout.cli import route_options as routes
 from turnout.cli.main import EXIT_FAILED
-from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.output import (
+    DebugOption,
+    JsonOption,
+    QuietOption,
+    VerboseOption,
+    print_json,
+    some_path,
+)
 from turnout.cli.taking import taking
 from turnout.cli.text import writer
 
@@ -21,6 +28,8 @@ if TYPE_CHECKING:
     from turnout.checking import Finding, Report
     from turnout.machine import Inventory
     from turnout.routing import RouteRequest
+
+_STDIN = ("-", "/dev/stdin")
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
@@ -42,7 +51,12 @@ StrictOption = Annotated[
 @taking(asked=routes.RouteOptions)
 def check(
     bundle: Annotated[
-        Path, typer.Argument(help="A bundle's directory, or a genai_config.json alone.")
+        Path,
+        typer.Argument(
+            help="A bundle's directory, or a genai_config.json alone; - reads one from standard "
+            "input.",
+            parser=some_path,
+        ),
     ],
     *,
     asked: routes.RouteOptions,
@@ -77,19 +91,20 @@ def _checked(
     path: Path, request: RouteRequest, saved: Path | None, inventory: Inventory | None
 ) -> Report:
     from turnout.checking import check as check_bundle
-    from turnout.checking import check_config
+    from turnout.checking.report import is_config
     from turnout.errors import ConfigError, UsageError
     from turnout.routing import RouteRequest
 
     asks = request != RouteRequest() or saved is not None
-    if path.is_file() and path.suffix == ".json":
+    from_stdin = str(path) in _STDIN
+    if from_stdin or is_config(path):
         if asks:
             raise UsageError(
                 "A route needs a bundle, and this is a configuration alone.",
                 found=f"{path} with {request if saved is None else f'--route {saved}'}",
                 expected="the directory of a bundle",
             )
-        return check_config(path, inventory=inventory)
+        return _piped(inventory) if from_stdin else check_bundle(path, inventory=inventory)
     from turnout.bundle import Bundle
 
     try:
@@ -101,6 +116,21 @@ def _checked(
         effective = _effective(opened, request, saved, inventory)
     machine = inventory or _machine_for(effective)
     return check_bundle(opened, config=effective, inventory=machine)
+
+
+def _piped(inventory: Inventory | None) -> Report:
+    """The report on the config that comes from standard input."""
+    from turnout.bundle.config import MAX_CONFIG_BYTES
+    from turnout.checking.report import check_document
+    from turnout.errors import ConfigError
+
+    data = sys.stdin.buffer.read(MAX_CONFIG_BYTES + 1)
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(
+            "What comes from standard input is too large for a configuration.",
+            expected=f"at most {MAX_CONFIG_BYTES} bytes",
+        )
+    return check_document(data, Path("standard input"), inventory=inventory)
 
 
 def _effective(

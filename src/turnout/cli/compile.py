@@ -27,7 +27,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 @app.command()
 @taking(asked=routes.RouteOptions)
 def compile(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
+    bundle: routes.BundleArgument,
     *,
     asked: routes.RouteOptions,
     inventory: routes.InventoryOption = None,

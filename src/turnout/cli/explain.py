@@ -29,7 +29,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 @app.command()
 @taking(asked=routes.RouteOptions, prepare=preparing.PrepareOptions)
 def explain(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
+    bundle: routes.BundleArgument,
     *,
     asked: routes.RouteOptions,
     inventory: routes.ExplainInventoryOption = None,

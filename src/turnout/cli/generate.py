@@ -25,7 +25,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 @app.command()
 @taking(answer=search.AnswerOptions, asked=routes.RouteOptions, prepare=preparing.PrepareOptions)
 def generate(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's directory.")],
+    bundle: routes.BundleArgument,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; - or nothing reads standard input.")
     ] = None,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnout.cli import folding, sharing_report
 from turnout.cli.output import DebugOption, JsonOption, QuietOption, VerboseOption, print_json
+from turnout.cli.route_options import BundleArgument
 from turnout.cli.text import writer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 @app.command()
 def inspect(
-    bundle: Annotated[Path, typer.Argument(help="A directory with a genai_config.json.")],
+    bundle: BundleArgument,
     *,
     sharing: Annotated[
         bool,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,8 +43,20 @@ def stderr_console(*, quiet: bool = False) -> Console:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout: UTF-8, two spaces, keys in the order given."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    """One JSON document on stdout: UTF-8, two spaces, keys in the order given.
+
+    What a path holds that is no UTF-8 is an escape, from which JSON readers make the same path.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    text = re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found.group()):04x}", text)
+    sys.stdout.write(text + "\n")
+
+
+def some_path(text: str) -> Path:
+    """A path of the command line; an empty one would be the folder that one stands in."""
+    if not text:
+        raise typer.BadParameter("the path is empty")
+    return Path(text)
 
 
 def wants_traceback(arguments: Sequence[str]) -> bool:
@@ -58,7 +72,6 @@ def wants_traceback(arguments: Sequence[str]) -> bool:
 def program() -> str:
     """How a person calls Turnout here: by name where the shell finds it, else as a module."""
     import shutil
-    from pathlib import Path
 
     if shutil.which("turnout") is not None:
         return "turnout"

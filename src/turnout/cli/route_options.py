@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnout.cli.output import some_path
+
 if TYPE_CHECKING:
     from turnout.machine import Inventory
     from turnout.routing import RouteRequest
 
 MAX_INVENTORY = 16 << 20
 
+BundleArgument = Annotated[Path, typer.Argument(help="A bundle's directory.", parser=some_path)]
 EpOption = Annotated[
     str | None,
     typer.Option(
@@ -131,8 +134,14 @@ class RouteOptions:
             device=self.device.strip().lower(),
             stages=tuple(parse_stage(text) for text in self.stage or ()),
             scope=self.scope.strip().lower(),
-            provider_options=tuple(parse_option(text) for text in self.provider_option or ()),
-            session_options=tuple(parse_option(text) for text in self.session_option or ()),
+            provider_options=tuple(
+                parse_option(text, "--provider-option context:num_streams=1")
+                for text in self.provider_option or ()
+            ),
+            session_options=tuple(
+                parse_option(text, "--session-option intra_op_num_threads=4")
+                for text in self.session_option or ()
+            ),
             reproducible=self.reproducible,
         )
         exclusive(self.route, request)

@@ -24,6 +24,7 @@ from turnout.bundle import CONFIG_NAME, DERIVED_MARK, Bundle, GenaiConfig, requi
 from turnout.compiling import leftovers
 from turnout.compiling.contents import CONTEXT_PATH, SMALL, Artifact, Contents
 from turnout.compiling.places import cannot_write, opened, places
+from turnout.compiling.unwritten import without_compiling
 from turnout.errors import CompileError, NotABundleError, WriteError
 from turnout.files import explain_os_error, link_or_copy, publish_folder, read_plain
 
@@ -41,10 +42,13 @@ def loadable(bundle: Bundle, effective: GenaiConfig, *, say: Say = _log.info) ->
     """The folder that onnxruntime-genai loads for `effective`.
 
     It is the source folder itself where the config is the source's own, else a derived bundle.
-    A hub cache with external data is always derived. `say` gets one line where weights had to
-    be linked or copied. Raises what `derive` does, and `GraphError` for a file that is none.
+    A hub cache with external data is always derived, and so is a bundle whose config has an EP
+    write its compiled model. `say` gets one line where weights had to be linked or copied, and
+    where that is kept from happening. Raises what `derive` does, and `GraphError` for a file that
+    is none.
     """
     require_regular(bundle)
+    effective = _loading_only(effective, say)
     if effective.text == bundle.config.text and not _needs_links(bundle):
         return bundle.path
     return derive(bundle, effective, say=say)
@@ -117,6 +121,13 @@ def derive_into(
     return _derive_in(target, source, effective, artifacts or {}, say)
 
 
+def _loading_only(effective: GenaiConfig, say: Say) -> GenaiConfig:
+    config = without_compiling(effective)
+    if config is not effective:
+        say("Loaded without ep.context_enable, with which it would write into the bundle.")
+    return config
+
+
 def _derive_in(
     target: Path,
     source: Bundle,
@@ -124,6 +135,7 @@ def _derive_in(
     artifacts: Mapping[str, Artifact],
     say: Say,
 ) -> Path:
+    effective = _loading_only(effective, say)
     with FileLock(leftovers.lock_path(target.parent, target.name), timeout=_LOCK_SECONDS):
         contents = Contents.of(source, effective, target, artifacts)
         for _ in range(_ATTEMPTS):

@@ -160,12 +160,12 @@ def _unlink_idle(lock: Path) -> None:
 
 
 def cannot_write(problems: list[tuple[Path, OSError]]) -> WriteError:
-    """The error for a derived bundle that no place took; `problems` are what each said."""
+    """The error for what no place took; `problems` are what each said."""
     reasons = [f"{place}: {error.strerror or error}" for place, error in problems]
     full = any(error.errno in _FULL for _, error in problems)
     wanted = "with more room" if full else "that can be written"
     return WriteError(
-        "The effective config of the route cannot be written anywhere.",
+        "What is prepared of the bundle cannot be written anywhere.",
         found="; ".join(reasons),
         expected=f"a folder {wanted}, in the bundle or in the cache",
         fix=("free some space, or " if full else "") + f"set {CACHE_VARIABLE} to a folder {wanted}",

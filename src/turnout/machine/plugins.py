@@ -11,6 +11,7 @@ import importlib
 import re
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnout import catalog
@@ -71,6 +72,29 @@ def try_register(runtime: str, plugin: Plugin) -> EpUnavailableError | None:
             return explain(plugin, error)
     _registered.add((runtime, plugin.name))
     return None
+
+
+def misnamed(plugin: Plugin) -> EpUnavailableError | None:
+    """The error for a registered library that calls its EP something else; None if it does not."""
+    import onnxruntime
+
+    names = []
+    for device in onnxruntime.get_ep_devices():
+        library = dict(device.ep_metadata).get("library_path")
+        if library and plugin.library and Path(library).resolve() == Path(plugin.library).resolve():
+            names.append(catalog.canonical(device.ep_name))
+    if not names or plugin.name in names:
+        return None
+    alias = catalog.alias_of(names[0])
+    fix = f"call it {alias}"
+    if plugin.source == ENVIRONMENT_VARIABLE:
+        fix = f"set {ENVIRONMENT_VARIABLE}={alias}={plugin.library}"
+    return EpUnavailableError(
+        f"The library that is given for {plugin.name} brings another EP.",
+        found=f"its library calls its EP {names[0]}",
+        where=f"{plugin.library} ({_versions(plugin)})",
+        fix=fix,
+    )
 
 
 def explain(plugin: Plugin, error: Exception) -> EpUnavailableError:
@@ -145,6 +169,9 @@ def _register(name: str, inventory: Inventory | None) -> None:
         if error is not None:
             raise error
     if not _devices_of(name):
+        error = misnamed(plugin)
+        if error is not None:
+            raise error
         raise EpUnavailableError(
             f"The library of {catalog.alias_of(name)} ({name}) loads but finds no device here.",
             found=f"devices of {', '.join(_known_to_onnxruntime())}",

@@ -115,6 +115,9 @@ def _installed(
     plugin: Plugin, problem: str | None, fix: str | None, listed: dict[str, list[Device]]
 ) -> InstalledEp:
     devices = tuple(listed.get(plugin.name, ())) if problem is None else ()
+    other = plugins.misnamed(plugin) if problem is None and not devices else None
+    if other is not None:
+        problem, fix = other.facts["found"], other.facts["fix"]
     versions = [d.metadata["version"] for d in devices if "version" in d.metadata]
     return InstalledEp(
         name=plugin.name,

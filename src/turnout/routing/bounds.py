@@ -1,4 +1,5 @@
-"""Session options that no route sets, wherever it comes from: native code, and absurd threads."""
+"""Session options that no route sets, wherever it comes from: native code, files to be written,
+and absurd threads."""
 
 from __future__ import annotations
 
@@ -8,6 +9,10 @@ from turnout.errors import UsageError
 NATIVE_CODE = "custom_ops_library"
 # onnxruntime starts as many threads as it is told, and 100000 never end to start.
 MOST_THREADS = 1024
+# With COMPILING "1" an EP writes its compiled model into the bundle, where the next load finds it
+# in its way; the others say how, and mean nothing else but for what was compiled before.
+COMPILING = "ep.context_enable"
+_COMPILED = "ep.context_"
 _THREADS = frozenset({"intra_op_num_threads", "inter_op_num_threads"})
 
 
@@ -18,6 +23,12 @@ def check_session_option(key: str, value: object) -> None:
             f"{key} has the runtime load native code, which no route chooses.",
             found=f"{key}={value}"[:200],
             fix="leave it out; only a bundle's own configuration names such a library",
+        )
+    if key.startswith(_COMPILED):
+        raise UsageError(
+            f"{key} compiles a model ahead of time, which is not done through session options.",
+            found=f"{key}={value}"[:200],
+            fix="leave it out; a compiled model is a bundle's own matter",
         )
     if key in _THREADS and isinstance(value, int) and value > MOST_THREADS:
         raise UsageError(

@@ -57,15 +57,16 @@ def choose(ep: str | None, device: str | None, inventory: Inventory, said: str) 
 
 
 def _installed(name: str, inventory: Inventory) -> InstalledEp:
+    if not name.strip():
+        raise UsageError(
+            "No execution provider is named.", found=repr(name), expected=_words(inventory)
+        )
     installed, known = inventory.ep(name), catalog.find(name)
     if installed is None and known is None:
-        words = dict.fromkeys(
-            [ep.alias for ep in catalog.EPS] + [found.alias for found in inventory.eps]
-        )
         raise UnknownEpError(
             "The execution provider is unknown, to the catalog and to the machine.",
             found=repr(name),
-            expected=", ".join(words),
+            expected=_words(inventory),
             fix="see what the machine has with: turnout devices",
         )
     if installed is None:
@@ -80,6 +81,12 @@ def _installed(name: str, inventory: Inventory) -> InstalledEp:
             fix=installed.fix,
         )
     return installed
+
+
+def _words(inventory: Inventory) -> str:
+    """Every EP that can be named there."""
+    known = [*(ep.alias for ep in catalog.EPS), *(ep.alias for ep in inventory.eps)]
+    return ", ".join(dict.fromkeys(known))
 
 
 def _on(ep: InstalledEp, device: str | None, inventory: Inventory, said: str) -> Target:

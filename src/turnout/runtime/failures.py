@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from turnout import catalog
 from turnout.bundle import COMPILED
-from turnout.errors import GenerationError, LoadError, MachineError, TurnoutError
+from turnout.bundle.bundle import ALLOW
+from turnout.errors import GenerationError, LoadError, MachineError, TurnoutError, UsageError
 from turnout.runtime import layout
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GenaiConfig, Stage
+    from turnout.routing import Route
 
 MAX_REASON = 600
 # What comes before the reason: source file, function, and onnxruntime's status code.
@@ -29,6 +31,7 @@ _TENSOR = re.compile(r"(?:initializer: |tensor )([^\s,]+?)[.,]?\s")
 
 # Message of the runtime -> what to do. The first that matches counts.
 _FIXES = (
+    (r"Permission denied|system error number 13", ALLOW),
     (r"File doesn't exist", "restore the file, or build or download the bundle again"),
     (
         r"Protobuf parsing failed|No graph was found|INVALID_PROTOBUF",
@@ -64,15 +67,31 @@ _FIXES = (
     ),
 )
 
+# What the runtime's binding says of a text that is no Unicode.
+_NO_TEXT = "incompatible constructor arguments"
+
 _NAMES_FIX = "compare model.type and the names of model.decoder with what the graph has"
 
 
-def explain(message: str, step: str, config: GenaiConfig, bundle: Bundle) -> LoadError:
+def explain(
+    message: str, step: str, config: GenaiConfig, bundle: Bundle, route: Route | None = None
+) -> LoadError | UsageError:
     """The error for what the runtime said in `step` ("config", "model" or "tokenizer").
 
-    `config` is the effective one of `bundle`.
+    `config` is the effective one of `bundle` along `route`. What is said about a session option
+    that the route sets is a `UsageError`.
     """
+    if step == "config" and _NO_TEXT in message:
+        return _no_path(bundle)
     message = _in_the_bundle(message, bundle)
+    asked = _options_of(route, message)
+    if asked:
+        return UsageError(
+            "The runtime refuses a session option of the route.",
+            found=tidy(message),
+            where=", ".join(asked),
+            fix="give it another value, or leave it out",
+        )
     if step != "tokenizer" and layout.misfit(message, config):
         return layout.wrong_type(config, bundle.path, tidy(message))
     fix = next((fix for pattern, fix in _FIXES if re.search(pattern, message)), None)
@@ -86,6 +105,28 @@ def explain(message: str, step: str, config: GenaiConfig, bundle: Bundle) -> Loa
         problem = _problem(stages, "cannot be loaded")
         where = bundle.path / str(stages[0].filename) if len(stages) == 1 else bundle.path
     return LoadError(problem, found=tidy(message), where=where, fix=fix)
+
+
+def _no_path(bundle: Bundle) -> LoadError:
+    return LoadError(
+        "The runtime takes no path that is not UTF-8.",
+        found=str(bundle.path.resolve()),
+        where=bundle.path,
+        fix="give the folder of the bundle, and those above it, names in UTF-8",
+    )
+
+
+def _options_of(route: Route | None, message: str) -> list[str]:
+    """The session options of a route that a message names, as they are asked for."""
+    if route is None:
+        return []
+    found = [
+        f"{key}={value}"
+        for stage in route.stages
+        for key, value in stage.set_options.items()
+        if re.search(rf"(?<![^\W_]){re.escape(key)}(?!\w)", message)
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _in_the_bundle(message: str, bundle: Bundle) -> str:

@@ -103,12 +103,12 @@ def load(bundle: Bundle, route: Route | None, clock: Clock, how: How | None = No
         with timer.span("preparation"):
             prepared = prepare_for(bundle, config, how)
         held.callback(prepared.close)
-        loaded = _loaded(bundle, prepared, timer)
+        loaded = _loaded(bundle, route, prepared, timer)
         held.pop_all()
         return loaded
 
 
-def _loaded(bundle: Bundle, prepared: Prepared, timer: _Timer) -> Loaded:
+def _loaded(bundle: Bundle, route: Route | None, prepared: Prepared, timer: _Timer) -> Loaded:
     config = prepared.config
     parts: list[Any] = []
     try:
@@ -124,7 +124,7 @@ def _loaded(bundle: Bundle, prepared: Prepared, timer: _Timer) -> Loaded:
         step = ("config", "model", "tokenizer")[len(parts)]
         # An exception keeps this frame alive, and with it whatever was loaded so far.
         parts.clear()
-        raise failures.explain(str(error), step, config, bundle) from None
+        raise failures.explain(str(error), step, config, bundle, route) from None
     except BaseException:
         parts.clear()
         raise

@@ -114,7 +114,10 @@ class Session:
         self.unload()
 
     def load(self) -> LoadSpans:
-        """Load, if it is not loaded yet; what it took. Raises `LoadError`, leaving nothing."""
+        """Load, if it is not loaded yet; what it took. Raises `LoadError`, leaving nothing.
+
+        Raises `UsageError` where the runtime refuses an option of the route.
+        """
         if self._loaded is None:
             self._loaded = loading.load(self.bundle, self.route, self.clock, self._how)
         return self._loaded.spans
