@@ -18,7 +18,7 @@ import pytest
 
 import bundle_fixtures
 from turnout.bundle import GenaiConfig, GraphFile
-from turnout.cli.route_options import request_from
+from turnout.cli.route_options import RouteOptions
 from turnout.errors import BundleError, ConfigError, MachineError, TurnoutError, UsageError
 from turnout.machine import Inventory
 from turnout.routing import OptionRequest, RouteRequest, apply, resolve
@@ -55,12 +55,12 @@ def pipeline(decoder_options: dict[str, Any] | None = None, **stages: Any) -> Ge
 
 def routed(config: GenaiConfig, inventory: Inventory = INTEL, **asked: Any) -> GenaiConfig:
     """The effective config, with what must hold for every route."""
-    route = resolve(config, inventory, request_from(**asked))
+    route = resolve(config, inventory, RouteOptions(**asked).request())
     effective = apply(config, route)
     assert route.changes == (effective.text != config.text)
     assert route.changes or effective is config
     assert apply(effective, route).text == effective.text, "applying twice is applying once"
-    again = resolve(effective, inventory, request_from(**asked))
+    again = resolve(effective, inventory, RouteOptions(**asked).request())
     assert not again.changes, "routing to what is already there changes nothing"
     for stage, decision in zip(effective.stages(), route.stages, strict=True):
         assert (stage.name, stage.ep) == (decision.stage, decision.ep)

@@ -129,12 +129,13 @@ def test_native_code_that_a_config_chooses_is_not_loaded_unasked(
         measure(Bundle.open(folder))
 
 
-def test_native_code_by_an_option_or_beside_compiling_is_refused_as_well(bundles: Bundles) -> None:
-    bundle = Bundle.open(bundles("pipeline"))
-    chosen = route(bundle, session_options={"custom_ops_library": "evil.so"})
-    for asked in ({}, {"compile": True}, {"share": "auto"}):
-        with pytest.raises(LoadError, match="native code"), Session(bundle, chosen, **asked):
+def test_native_code_beside_compiling_is_refused_as_well_and_by_a_route(bundles: Bundles) -> None:
+    bundle = Bundle.open(bundles("flat", change=in_decoder))
+    for asked in ({"compile": True}, {"share": "auto"}):
+        with pytest.raises(LoadError, match="native code"), Session(bundle, **asked):
             pass
+    with pytest.raises(UsageError, match="native code"):
+        route(bundle, session_options={"custom_ops_library": "evil.so"})
     assert not (bundle.path / "_compiled").exists()
 
 
