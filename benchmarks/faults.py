@@ -25,7 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from compile_fixtures import make_toy
-from fault_fixtures import Killed, finish, start
+from fault_fixtures import finish, start
+from kill_fixtures import Killed
 from session_fixtures import Bundles
 
 
@@ -68,9 +69,8 @@ def points(work: Path) -> None:
                 "act": act,
                 "old": old,
             }
-            print(
-                act, "anew" if old else "fresh", json.dumps(finish(start("every_point", argument)))
-            )
+            found = finish(start("kill_fixtures:every_point", argument), timeout=3600)
+            print(act, "anew" if old else "fresh", json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

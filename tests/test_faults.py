@@ -30,8 +30,8 @@ from fault_fixtures import (
     leftovers,
     made_of,
     require_sound,
-    small_disk,
 )
+from kill_fixtures import small_disk
 from turnout.bundle import Bundle, GraphFile
 from turnout.compiling import contents, obtain, tools
 from turnout.compiling.hashes import ContentHashes
