@@ -41,6 +41,7 @@ from turnout.compiling.store import Entry, Store
 from turnout.errors import CompileError, GraphError, WriteError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes and devices are those of Unix")
+slow = pytest.mark.slow
 CONTEXT = "context_openvino_ctx.onnx"
 BINARY = "context_openvino_ctx.bin"
 
@@ -146,7 +147,9 @@ def replaced(at: int) -> Callable[[Path], None]:
 # -- the second memory: receipts --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", [flip(0), replaced(0)], ids=["in place", "another file"])
+@pytest.mark.parametrize(
+    "change", [flip(0), pytest.param(replaced(0), marks=slow)], ids=["in place", "another file"]
+)
 def test_a_weight_that_was_changed_unseen_is_seen(
     warm: Path, forged: list[str], change: Callable[[Path], None]
 ) -> None:
@@ -165,7 +168,7 @@ def test_a_graph_that_was_replaced_is_seen(warm: Path, forged: list[str]) -> Non
     assert forged == ["context"]
 
 
-@pytest.mark.parametrize("name", [BINARY, CONTEXT])
+@pytest.mark.parametrize("name", [BINARY, pytest.param(CONTEXT, marks=slow)])
 @pytest.mark.parametrize("change", [flip, replaced], ids=["in place", "another file"])
 def test_what_is_stored_and_was_changed_unseen_is_made_anew(
     warm: Path, forged: list[str], change: Callable[[int], Callable[[Path], None]], name: str
@@ -354,17 +357,23 @@ def test_what_was_written_just_before_a_long_reading_is_not_remembered(
     """A second change could have come within one tick of the clock, after its part was read."""
     path = tmp_path / "weights"
     path.write_bytes(bytes(1000))
-    now = time.time()
-    clock = iter([now, *(now + 100 + i for i in range(50))])
-    monkeypatch.setattr(time, "time", lambda: next(clock))
-    ContentHashes(tmp_path / "memory").file(path)
+    hashes, clock = ContentHashes(tmp_path / "memory"), [time.time()]
+    original = hashes._hash
+
+    def reading(*arguments: Any) -> str:
+        clock[0] += 100
+        return original(*arguments)
+
+    hashes._hash = reading  # type: ignore[method-assign]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    hashes.file(path)
     monkeypatch.undo()
     again = ContentHashes(tmp_path / "memory")
     again.file(path)
     assert again.bytes_read == 1000
 
 
-@pytest.mark.parametrize("hours", [-24, 24])
+@pytest.mark.parametrize("hours", [pytest.param(-24, marks=slow), 24])
 def test_files_of_a_clock_that_was_wrong_are_compiled_and_found(
     toy: Toy, forged: list[str], monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
@@ -429,7 +438,12 @@ PLANTED: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("case", PLANTED)
+QUICK = {"a parent", "a device", "junk behind", "another version", "a huge BSON length"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in QUICK else slow) for case in PLANTED]
+)
 def test_an_entry_that_came_with_a_bundle_is_judged_as_what_a_child_left(
     toy: Toy, forged: list[str], case: str
 ) -> None:
@@ -459,7 +473,7 @@ def endless(path: Path, way: str) -> None:
 
 
 @posix
-@pytest.mark.parametrize("way", ["pipe", "device"])
+@pytest.mark.parametrize("way", ["pipe", pytest.param("device", marks=slow)])
 @pytest.mark.parametrize("what", ["manifest.json", "turnout-derived.json", "genai_config.json"])
 @pytest.mark.timeout(30)
 def test_what_never_ends_is_not_waited_for(
@@ -483,7 +497,9 @@ def plant(place: Path, target: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("before", [True, False], ids=["compiled before", "fresh"])
+@pytest.mark.parametrize(
+    "before", [True, pytest.param(False, marks=slow)], ids=["compiled before", "fresh"]
+)
 @pytest.mark.parametrize(
     "name", ["_compiled", "_compiled/store", "_compiled/routes", "store entry", "route", "locks"]
 )
