@@ -22,8 +22,8 @@ class Option:
 
     `refuses`: with a value outside `grammar` the session fails; otherwise the value has no
     effect. `by_device` narrows the grammar for a kind of device. `ignored`: the EP reads the
-    option no more, `deprecated`: it still does; each says what to write instead. `is_path`: its
-    value is the path of a file or folder.
+    option no more, `deprecated`: it still does; each says what to write instead, `$value` being
+    the number that was written. `is_path`: its value is the path of a file or folder.
     """
 
     name: str

@@ -20,6 +20,7 @@ from turnout.checking.findings import Finding, Rule
 from turnout.checking.holders import OPTIONS, PROVIDERS, Entry, Holder, entry_of, holders
 from turnout.checking.subject import Subject
 from turnout.routing.judged import generation_of
+from turnout.routing.warnings import NO_FALLBACK, unreadable_eps
 
 RULES: tuple[Rule, ...] = rules.RULES
 
@@ -169,18 +170,12 @@ def _missing(subject: Subject, found: tuple[Holder, ...]) -> Iterator[Draft]:
 
 def _on_decoder(subject: Subject, found: tuple[Holder, ...]) -> Iterator[Draft]:
     """EPs of the decoder itself, whose memory the stages of its pipeline do not read."""
-    piped = [s for s in subject.stages if s.in_decoder and s.path != ("model", "decoder")]
+    unreadable = {entry.name for entry in unreadable_eps(subject.config)}
     own = next((h for h in found if h.path == ("model", "decoder", OPTIONS)), None)
-    if not piped or own is None:
-        return
-    for entry in own.entries:
-        if entry.known is None or entry.known.memory == "host":
+    for entry in own.entries if own is not None else ():
+        if entry.name not in unreadable or entry.known is None:
             continue
-        if entry.known.memory == "stages" and all(
-            not stage.has_session_options or _names(subject, (*stage.path, OPTIONS), entry.ep)
-            for stage in piped
-        ):
-            continue
+        piped = [s for s in subject.stages if s.in_decoder]
         yield Draft(
             rules.ON_DECODER,
             entry.path,
@@ -193,13 +188,8 @@ def _on_decoder(subject: Subject, found: tuple[Holder, ...]) -> Iterator[Draft]:
         )
 
 
-def _names(subject: Subject, options: Path, ep: str) -> bool:
-    entries = Holder(options, {}, subject.config.get((*options, PROVIDERS)), ()).entries
-    return any(entry.ep == ep for entry in entries)
-
-
 def _no_fallback(subject: Subject) -> Iterator[Draft]:
-    key = "session.disable_cpu_ep_fallback"
+    key = NO_FALLBACK
     for stage in subject.stages:
         if stage.ep != catalog.CPU.name or stage.effective_options.get(key) != "1":
             continue

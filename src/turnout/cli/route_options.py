@@ -131,7 +131,7 @@ def request_from(
         stages=tuple(parse_stage(text) for text in stage or ()),
         scope=scope.strip().lower(),
         provider_options=tuple(
-            parse_option(text, "--provider-option context:num_streams=1")
+            parse_option(text, "--provider-option context:htp_performance_mode=burst")
             for text in provider_option or ()
         ),
         session_options=tuple(
