@@ -49,13 +49,15 @@ class Ep:
     `exact_on` the devices that can. `options` are those that are known, `all_options_known`
     whether another one deserves a warning. `memory`: see `Memory`. `known_contexts`: the format of
     what it compiles is the one that `bundle.epcontext` reads, and it takes only nodes whose
-    `source` is its very name.
+    `source` is its very name. `spellings` are the names that onnxruntime-genai 0.18 knows it by,
+    where it does not take any of them in any case (measured).
     """
 
     name: str
     alias: str
     aliases: tuple[str, ...] = ()
     genai_name: str = ""
+    spellings: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     compile_only_on: tuple[str, ...] = ()
     builtin: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnout.catalog.ep import Ep
-from turnout.catalog.table import CPU, EPS
+from turnout.catalog.table import CPU, EPS, IDLE
 
 _SUFFIX = "executionprovider"
 
@@ -31,6 +31,11 @@ def takes_compiled(ep: str, source: str) -> bool:
     if known is not None and known.known_contexts:
         return source == known.name
     return ep != CPU.name and (not source or canonical(source) == ep)
+
+
+def is_idle(name: str) -> bool:
+    """Whether it is an EP that the runtime has everywhere and that computes nothing."""
+    return _normalised(name) in IDLE
 
 
 def order_of(name: str) -> int:

@@ -48,6 +48,7 @@ EPS: tuple[Ep, ...] = (
         name="TensorrtExecutionProvider",
         alias="tensorrt",
         aliases=("trt",),
+        spellings=("TensorrtExecutionProvider",),
         devices=("gpu",),
         compiles=True,
         options=known.TENSORRT,
@@ -171,6 +172,7 @@ EPS: tuple[Ep, ...] = (
     Ep(
         name="MIGraphXExecutionProvider",
         alias="migraphx",
+        spellings=("MIGraphX", "MIGraphXExecutionProvider"),
         devices=("gpu",),
         options=known.MIGRAPHX,
         device_options=("device_id",),
@@ -199,6 +201,7 @@ EPS: tuple[Ep, ...] = (
     Ep(
         name="CoreMLExecutionProvider",
         alias="coreml",
+        spellings=("CoreML", "CoreMLExecutionProvider"),
         devices=("npu", "gpu", "cpu"),
         options=known.COREML,
         all_options_known=True,
@@ -214,6 +217,7 @@ EPS: tuple[Ep, ...] = (
     Ep(
         name="ROCMExecutionProvider",
         alias="rocm",
+        spellings=("ROCMExecutionProvider",),
         devices=("gpu",),
         device_options=("device_id",),
         default_device="gpu",
@@ -222,6 +226,7 @@ EPS: tuple[Ep, ...] = (
     Ep(
         name="XnnpackExecutionProvider",
         alias="xnnpack",
+        spellings=("XNNPACK", "XnnpackExecutionProvider"),
         devices=("cpu",),
         default_device="cpu",
         otherwise="needs an onnxruntime that was built with it",
@@ -248,3 +253,7 @@ EPS: tuple[Ep, ...] = (
         otherwise="comes with AMD's own software",
     ),
 )
+
+# EPs that onnxruntime's packages hold beside those above, and that take no node of a language
+# model: a stage that names one runs on the CPU EP, and nothing fails (measured).
+IDLE = frozenset({"azure"})

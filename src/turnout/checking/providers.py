@@ -1,4 +1,4 @@
-"""Checks of EPs and their options in a config, whatever the machine (codes T40x and T41x).
+"""Checks of EPs and their options in a config, whatever the machine (codes T40x, T41x, T43x).
 
 How the options of a stage are read was measured; what an EP makes of its own is in the catalog,
 by generation: that of the machine where one is given, else a plugin.
@@ -9,18 +9,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 from turnout import catalog
 from turnout.bundle.jsontext import Path
 from turnout.catalog import Verdict, judge
 from turnout.checking import provider_rules as rules
+from turnout.checking import session_values
 from turnout.checking.drafts import Draft, placed
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.holders import OPTIONS, PROVIDERS, Entry, Holder, entry_of, holders
+from turnout.checking.locating import locate
 from turnout.checking.subject import Subject
+from turnout.routing.bounds import COMPILING
 from turnout.routing.judged import generation_of
 from turnout.routing.warnings import NO_FALLBACK, unreadable_eps
+
+if TYPE_CHECKING:
+    from turnout.bundle import Stage
 
 RULES: tuple[Rule, ...] = rules.RULES
 
@@ -39,8 +46,8 @@ _PATH_OPTIONS = (
     "session.model_external_initializers_file_folder_path",
     "custom_ops_library",
 )
-# More threads than any machine has cores.
-_MOST_THREADS = 1024
+# Two sockets of the largest processors have fewer; a thousand threads take minutes to start.
+_MOST_THREADS = 512
 _MOST_CHARACTERS = 1 << 16
 
 
@@ -55,6 +62,8 @@ def _drafts(subject: Subject) -> Iterator[Draft]:
         yield from _entries(subject, holder)
         for part in _PARTS:
             yield from part(holder)
+        yield from _compiling(subject, holder)
+    yield from session_values.check(subject, found)
     yield from _on_decoder(subject, found)
     yield from _missing(subject, found)
     yield from _no_fallback(subject)
@@ -90,14 +99,7 @@ def _entries(subject: Subject, holder: Holder) -> Iterator[Draft]:
     for entry in holder.entries:
         first = spellings.setdefault(entry.ep, entry)
         if first.name != entry.name and _registers(first) and _registers(entry):
-            yield Draft(
-                rules.TWICE,
-                entry.path,
-                f"{entry.name} is the same EP as {first.name}, and is registered twice.",
-                found=f"{first.name}, {entry.name}",
-                expected="one entry for each EP",
-                fix=f"put its options into the entry {first.name}",
-            )
+            yield _second(subject, holder, first, entry)
         yield from _entry(subject, entry)
     order = [name for name in spellings if name != catalog.CPU.name]
     if len(order) > 1 and len(holder.stages) > 0:
@@ -109,6 +111,21 @@ def _entries(subject: Subject, holder: Holder) -> Iterator[Draft]:
         )
 
 
+def _second(subject: Subject, holder: Holder, first: Entry, entry: Entry) -> Draft:
+    """A second spelling: refused on a decoder of one graph, passed over on a stage."""
+    whole = any(stage.path == ("model", "decoder") for stage in subject.stages)
+    refused = whole and holder.path == ("model", "decoder", OPTIONS)
+    return Draft(
+        rules.TWICE if refused else rules.SPELLING,
+        entry.path,
+        f"{entry.name} is the same EP as {first.name}, and is "
+        + ("registered twice." if refused else "passed over with its options."),
+        found=f"{first.name}, {entry.name}",
+        expected="one entry for each EP",
+        fix=f"put its options into the entry {first.name}",
+    )
+
+
 def _registers(entry: Entry) -> bool:
     """Whether the runtime registers the EP itself; a variant (`NAME.AUTO`) is an EP of its own."""
     return entry.known is not None and entry.known.takes_options and "." not in entry.name
@@ -116,7 +133,7 @@ def _registers(entry: Entry) -> bool:
 
 def _entry(subject: Subject, entry: Entry) -> Iterator[Draft]:
     if entry.known is None:
-        if subject.inventory is None:
+        if subject.inventory is None and not catalog.is_idle(entry.name):
             yield Draft(
                 rules.UNKNOWN_EP,
                 entry.path,
@@ -126,6 +143,8 @@ def _entry(subject: Subject, entry: Entry) -> Iterator[Draft]:
                 fix="see which names are known with: turnout devices",
             )
         return
+    if entry.known.spellings and "." not in entry.name:
+        yield from _named(entry, entry.known.spellings)
     if not entry.known.takes_options:
         if entry.options:
             yield Draft(
@@ -139,6 +158,18 @@ def _entry(subject: Subject, entry: Entry) -> Iterator[Draft]:
     generation = generation_of(entry.ep, subject.inventory)
     for verdict in judge(entry.known, entry.options, generation, complete=False):
         yield _told((*entry.path, verdict.option or ""), verdict)
+
+
+def _named(entry: Entry, spellings: tuple[str, ...]) -> Iterator[Draft]:
+    if entry.name not in spellings:
+        yield Draft(
+            rules.NAME,
+            entry.path,
+            f"onnxruntime-genai does not know an EP by the name {entry.name[:80]}.",
+            found=entry.name[:80],
+            expected=" or ".join(spellings),
+            fix=f"write {spellings[0]}",
+        )
 
 
 def _told(path: Path, verdict: Verdict) -> Draft:
@@ -216,17 +247,48 @@ def _unread(subject: Subject) -> Iterator[Draft]:
             )
 
 
+def _compiling(subject: Subject, holder: Holder) -> Iterator[Draft]:
+    """What a load would compile, and whether its file is there already."""
+    if holder.options.get(COMPILING) != "1":
+        return
+    for stage in holder.stages:
+        if stage.ep == catalog.CPU.name:
+            continue
+        target = _compiled_name(subject, stage)
+        if subject.bundle is not None and locate(subject.bundle, target).path is not None:
+            yield Draft(
+                rules.IN_THE_WAY,
+                (*holder.path, COMPILING),
+                f"{stage.name} would be compiled to {target[:120]}, which is there already.",
+                found=target[:120],
+                expected="no such file",
+                fix="remove the option",
+            )
+        else:
+            yield Draft(
+                rules.COMPILES,
+                (*holder.path, COMPILING),
+                f"{stage.name} would be compiled to {target[:120]} by the first load, and every"
+                " load after it would fail.",
+                found=f"{COMPILING}=1",
+                fix="remove the option",
+            )
+
+
+def _compiled_name(subject: Subject, stage: Stage) -> str:
+    """Where onnxruntime writes what an EP compiles of a stage, relative to the bundle."""
+    graph = subject.graphs.get(stage.name)
+    binaries = [c.cache for c in graph.ep_contexts if c.cache] if graph is not None else []
+    if binaries:  # compiled already: its own binary is what is in the way
+        return str(PurePosixPath(stage.filename or "").parent / binaries[0])
+    named = stage.effective_options.get("ep.context_file_path")
+    if isinstance(named, str) and named:
+        return named
+    path = PurePosixPath(stage.filename or "")
+    return str(path.with_name(f"{path.stem}_ctx.onnx")) if path.name else ""
+
+
 def _session_options(holder: Holder) -> Iterator[Draft]:
-    accelerated = [stage for stage in holder.stages if stage.ep != catalog.CPU.name]
-    if holder.options.get("ep.context_enable") == "1" and accelerated:
-        yield Draft(
-            rules.COMPILES,
-            (*holder.path, "ep.context_enable"),
-            f"{', '.join(s.name for s in accelerated)} would be compiled, and the result written"
-            " beside the bundle, at every load.",
-            found="ep.context_enable=1",
-            fix="remove the option",
-        )
     profile = holder.options.get("enable_profiling")
     if isinstance(profile, str) and holder.stages:
         yield Draft(
