@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bundle_fixtures import build_flat, build_pipeline, read_config, write_config
-from turnout import catalog
+from turnout import build, catalog
 from turnout.bundle import Bundle, GenaiConfig
 from turnout.checking import Finding, Subject, providers
 from turnout.errors import ConfigError
@@ -24,6 +24,7 @@ CORPUS = Path(
     os.environ.get("TURNOUT_CORPUS", Path(__file__).parents[2] / "shared" / "corpus")
 ).resolve()
 MACHINES = Path(__file__).parent / "data" / "inventories"
+TINY = Path(__file__).parent / "data" / "tiny"
 CPU_ONLY: dict[str, Any] = {"provider_options": []}
 
 
@@ -297,6 +298,29 @@ def test_of_two_spellings_a_stage_takes_the_first_with_its_options(
     (text,) = run([folder])
     assert (text == "") is loads
     assert loads or "NOPE" in text
+
+
+@pytest.mark.openvino
+def test_an_option_for_a_whole_decoder_is_refused_on_a_stage_and_doubted_on_fused_attention(
+    tmp_path: Path,
+) -> None:
+    whole = {"OpenVINO": {"device_type": "CPU", "enable_causallm": "True"}}
+    folders = [
+        build_pipeline(tmp_path / stage, providers={stage: [whole]})
+        for stage in ("embeddings", "transformer", "lm_head")
+    ]
+    assert [errors(folder) for folder in folders] == ["T434"] * 3
+    fused = build(TINY / "llama-f32.gguf", tmp_path / "fused", layout="flat")
+    config = read_config(fused)
+    config["model"]["decoder"]["session_options"] = {"provider_options": [whole]}
+    write_config(fused, config)
+    bundle = Bundle.open(fused)
+    (finding,) = found(Subject(bundle.config, bundle))
+    assert (finding.code, finding.severity) == ("T435", "warning")
+    assert finding.path.endswith("OpenVINO.enable_causallm")
+    *stages, flat = run([*folders, fused])
+    assert all(stages)
+    assert "partitioned into" in flat
 
 
 # --- places and words -----------------------------------------------------------------------------

@@ -50,7 +50,8 @@ class Ep:
     whether another one deserves a warning. `memory`: see `Memory`. `known_contexts`: the format of
     what it compiles is the one that `bundle.epcontext` reads, and it takes only nodes whose
     `source` is its very name. `spellings` are the names that onnxruntime-genai 0.18 knows it by,
-    where it does not take any of them in any case (measured).
+    where it does not take any of them in any case (measured). `whole_option`: with "True" in it
+    the EP runs a whole decoder with its cache, and nothing less.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Ep:
     device_words: Mapping[str, str] = field(default_factory=dict)
     default_device: str | None = None
     defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    whole_option: str | None = None
     properties_option: str | None = None
     exact_properties: Mapping[str, str] = field(default_factory=dict)
     exact_session_options: Mapping[str, str] = field(default_factory=dict)

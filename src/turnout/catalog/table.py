@@ -83,6 +83,7 @@ EPS: tuple[Ep, ...] = (
         genai_name="OpenVINO",
         devices=("npu", "gpu", "cpu"),
         compiles=True,
+        whole_option="enable_causallm",
         shares_weights=True,
         known_contexts=True,
         memory="own",

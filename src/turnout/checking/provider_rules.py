@@ -246,6 +246,31 @@ NAME = Rule(
     good=_providers('[{"CoreML": {}}]'),
 )
 
+WHOLE = Rule(
+    "T434",
+    "error",
+    "route",
+    "An option for a whole decoder, on a stage of a pipeline",
+    why="With enable_causallm OpenVINO keeps the cache itself, for a graph from token ids to logits."
+    " A stage of a pipeline does not load: 'Input for tensor name inputs_embeds is not"
+    " found', 'No key_value_input_names found'.",
+    bad='{"model": {"decoder": {"pipeline": [{"a": {"filename": "a.onnx", "session_options":'
+    ' {"provider_options": [{"OpenVINO": {"enable_causallm": "True"}}]}}}]}}}',
+    good='{"model": {"decoder": {"pipeline": [{"a": {"filename": "a.onnx", "session_options":'
+    ' {"provider_options": [{"OpenVINO": {}}]}}}]}}}',
+)
+NOT_WHOLE = Rule(
+    "T435",
+    "warning",
+    "route",
+    "An option for a whole decoder, on a graph that the EP may not take whole",
+    why="With enable_causallm OpenVINO must take every node. Graphs with GroupQueryAttention were"
+    " tried with its plugin 1.8.1 and do not load: 'the model graph has been partitioned'. Whether"
+    " other graphs answer rightly with it is not to be seen from outside.",
+    bad="enable_causallm=True for a graph with GroupQueryAttention",
+    good="the option left out",
+)
+
 RULES: tuple[Rule, ...] = (
     CPU_OPTIONS,
     AS_TEXT,
@@ -269,4 +294,6 @@ RULES: tuple[Rule, ...] = (
     IN_THE_WAY,
     VALUE,
     NAME,
+    WHOLE,
+    NOT_WHOLE,
 )

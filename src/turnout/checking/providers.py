@@ -9,25 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turnout import catalog
 from turnout.bundle.jsontext import Path
 from turnout.catalog import Verdict, judge
+from turnout.checking import provider_graphs, session_values
 from turnout.checking import provider_rules as rules
-from turnout.checking import session_values
 from turnout.checking.drafts import Draft, placed
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.holders import OPTIONS, PROVIDERS, Entry, Holder, entry_of, holders
-from turnout.checking.locating import locate
 from turnout.checking.subject import Subject
-from turnout.routing.bounds import COMPILING
 from turnout.routing.judged import generation_of
 from turnout.routing.warnings import NO_FALLBACK, unreadable_eps
-
-if TYPE_CHECKING:
-    from turnout.bundle import Stage
 
 RULES: tuple[Rule, ...] = rules.RULES
 
@@ -62,7 +56,7 @@ def _drafts(subject: Subject) -> Iterator[Draft]:
         yield from _entries(subject, holder)
         for part in _PARTS:
             yield from part(holder)
-        yield from _compiling(subject, holder)
+    yield from provider_graphs.check(subject, found)
     yield from session_values.check(subject, found)
     yield from _on_decoder(subject, found)
     yield from _missing(subject, found)
@@ -245,47 +239,6 @@ def _unread(subject: Subject) -> Iterator[Draft]:
                 found=", ".join(stage.session_options)[:120],
                 fix="remove them",
             )
-
-
-def _compiling(subject: Subject, holder: Holder) -> Iterator[Draft]:
-    """What a load would compile, and whether its file is there already."""
-    if holder.options.get(COMPILING) != "1":
-        return
-    for stage in holder.stages:
-        if stage.ep == catalog.CPU.name:
-            continue
-        target = _compiled_name(subject, stage)
-        if subject.bundle is not None and locate(subject.bundle, target).path is not None:
-            yield Draft(
-                rules.IN_THE_WAY,
-                (*holder.path, COMPILING),
-                f"{stage.name} would be compiled to {target[:120]}, which is there already.",
-                found=target[:120],
-                expected="no such file",
-                fix="remove the option",
-            )
-        else:
-            yield Draft(
-                rules.COMPILES,
-                (*holder.path, COMPILING),
-                f"{stage.name} would be compiled to {target[:120]} by the first load, and every"
-                " load after it would fail.",
-                found=f"{COMPILING}=1",
-                fix="remove the option",
-            )
-
-
-def _compiled_name(subject: Subject, stage: Stage) -> str:
-    """Where onnxruntime writes what an EP compiles of a stage, relative to the bundle."""
-    graph = subject.graphs.get(stage.name)
-    binaries = [c.cache for c in graph.ep_contexts if c.cache] if graph is not None else []
-    if binaries:  # compiled already: its own binary is what is in the way
-        return str(PurePosixPath(stage.filename or "").parent / binaries[0])
-    named = stage.effective_options.get("ep.context_file_path")
-    if isinstance(named, str) and named:
-        return named
-    path = PurePosixPath(stage.filename or "")
-    return str(path.with_name(f"{path.stem}_ctx.onnx")) if path.name else ""
 
 
 def _session_options(holder: Holder) -> Iterator[Draft]:
