@@ -1,4 +1,4 @@
-"""Options by which an EP compiles or takes a whole decoder, against the stages' graphs and files."""
+"""Options by which an EP compiles, or takes a whole decoder, against graphs and files."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ WHOLE = Rule(
     "error",
     "route",
     "An option for a whole decoder, on a stage of a pipeline",
-    why="With enable_causallm OpenVINO keeps the cache itself, for a graph from token ids to logits."
+    why="With enable_causallm OpenVINO keeps the cache itself, of a graph from ids to logits."
     " A stage of a pipeline does not load: 'Input for tensor name inputs_embeds is not"
     " found', 'No key_value_input_names found'.",
     bad='{"model": {"decoder": {"pipeline": [{"a": {"filename": "a.onnx", "session_options":'
