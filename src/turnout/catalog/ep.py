@@ -51,7 +51,8 @@ class Ep:
     what it compiles is the one that `bundle.epcontext` reads, and it takes only nodes whose
     `source` is its very name. `spellings` are the names that onnxruntime-genai 0.18 knows it by,
     where it does not take any of them in any case (measured). `whole_option`: with "True" in it
-    the EP runs a whole decoder with its cache, and nothing less.
+    the EP runs a whole decoder with its cache, and nothing less. `slides_caches`: it drops what a
+    window leaves behind from caches of any type.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Ep:
     default_device: str | None = None
     defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     whole_option: str | None = None
+    slides_caches: bool = False
     properties_option: str | None = None
     exact_properties: Mapping[str, str] = field(default_factory=dict)
     exact_session_options: Mapping[str, str] = field(default_factory=dict)

@@ -63,6 +63,8 @@ EPS: tuple[Ep, ...] = (
         genai_name="NvTensorRtRtx",
         devices=("gpu",),
         compiles=True,
+        # UsesNonRewindableWindowedKeyValueCache in onnxruntime-genai's src/models/kv_cache.cpp.
+        slides_caches=True,
         memory="own",
         options=known.TENSORRT_RTX,
         device_options=("device_id",),
