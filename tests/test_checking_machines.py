@@ -56,6 +56,8 @@ def test_without_a_machine_nothing_is_said_of_one() -> None:
         (SNAPDRAGON, {"QNN": {"backend_path": "QnnGpu.dll"}}),
         (SNAPDRAGON, {"QNN": {"soc_model": "60"}}),
         (SNAPDRAGON, {"WebGPU": {}}),
+        # Every onnxruntime has it, and it computes nothing.
+        (INTEL, {"AZURE": {}}),
     ],
 )
 def test_what_the_machine_has_is_not_mentioned(name: str, entry: dict[str, Any]) -> None:

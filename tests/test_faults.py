@@ -700,3 +700,28 @@ def test_forged_artifacts_tell_what_they_were_made_of(toy: Toy, forged: list[str
     flip(0)(toy.folder / DATA)
     assert not is_current(toy.folder, folder)
     assert GraphFile.read(folder / CONTEXT).ep_contexts
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="files of other systems tell it")
+def test_a_change_that_no_time_tells_is_seen_by_who_asks_for_it(
+    forged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that has a file of weights mapped changes it, and the system keeps its times."""
+    import mmap
+    import tempfile
+
+    remember_at_once(monkeypatch)
+    monkeypatch.setattr("turnout.compiling.hashes._SETTLED_S", -60.0)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = make_toy(Path(name) / "bundle").folder
+        with (folder / DATA).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[0] ^= 1
+            prepared(folder)
+            before = (folder / DATA).stat()
+            mapped[0] ^= 1
+            after = (folder / DATA).stat()
+            assert (before.st_mtime_ns, before.st_ctime_ns) == (
+                after.st_mtime_ns,
+                after.st_ctime_ns,
+            )
+            assert is_current(folder, prepared(folder, paranoid=True).folder)

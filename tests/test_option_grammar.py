@@ -433,7 +433,7 @@ def test_an_option_that_does_nothing_is_a_line_and_is_written_as_it_was_asked() 
     found = route(flat({"device_type": "CPU"}), machine(), "num_of_threads=2")
     assert found.warnings == (
         "stage decoder: openvino does not read the option num_of_threads (as a plugin); write it"
-        ' in load_config as {"CPU": {"INFERENCE_NUM_THREADS": "4"}}',
+        ' in load_config as {"CPU": {"INFERENCE_NUM_THREADS": "2"}}',
     )
     assert found.stages[0].options == {"device_type": "CPU", "num_of_threads": "2"}
 

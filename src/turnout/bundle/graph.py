@@ -34,6 +34,7 @@ class GraphFile:
 
     `ir_version` is None where it is missing. `products` are the different kinds of products with
     quantized weights in it, `functions` the domains of the functions that it defines itself.
+    `evicts`: whether its attention keeps a window of its caches alone, and drops what is older.
     `reads` are the inputs and constants of the main graph that a node or an output reads, and
     `names` those that do not fit. `compatibility` is what each EP (by name) noted of the devices
     that it compiled the graph for.
@@ -51,6 +52,7 @@ class GraphFile:
     ops: Mapping[tuple[str, str], int]
     ep_contexts: tuple[EpContext, ...]
     products: frozenset[Product]
+    evicts: bool
     functions: frozenset[str]
     reads: frozenset[str]
     names: Names
@@ -159,6 +161,7 @@ def _read(walker: Walker) -> GraphFile:
         ep_contexts=tuple(reader.ep_contexts),
         products=frozenset(reader.products),
         compatibility=reader.compatibility,
+        evicts=reader.evicts,
         functions=frozenset(reader.functions),
         reads=reader.reads,
         names=reader.names,

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from turnout.bundle.onnxnames import MOST_SHOWN, Names, Scope, as_texts
 from turnout.bundle.onnxnodes import (
+    ATTENTION,
     EP_CONTEXT,
     PRODUCT,
     EpContext,
     Product,
     read_ep_context,
+    read_evicts,
     read_node,
     read_product,
 )
@@ -57,6 +59,7 @@ class HeaderReader:
         self.ep_contexts: list[EpContext] = []
         self.products: set[Product] = set()
         self.compatibility: dict[str, str] = {}
+        self.evicts = False
         self.functions: set[str] = set()
         self.reads: frozenset[str] = frozenset()
         self.names = Names()
@@ -185,6 +188,8 @@ class HeaderReader:
             return
         if kind == PRODUCT:
             self.products.add(read_product(walker, node.attributes))
+        if kind == ATTENTION and not self.evicts:
+            self.evicts = read_evicts(walker, node.attributes)
         for a, b in node.attributes:
             self._attribute(a, b, depth, node.outputs)
 

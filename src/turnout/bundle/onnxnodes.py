@@ -12,6 +12,7 @@ from turnout.bundle.protobuf import BYTES, MAX_TEXT, VARINT, Walker, signed
 
 EP_CONTEXT = "EPContext"
 PRODUCT = "MatMulNBits"
+ATTENTION = "GroupQueryAttention"
 
 _NAME, _INT, _TEXT = 1, 3, 4
 Span = tuple[int, int]
@@ -161,6 +162,11 @@ def read_product(walker: Walker, attributes: Iterable[Span]) -> Product:
     numbers, _ = _values(walker, attributes)
     known = {key: numbers[key] for key in Product.__slots__ if key in numbers}
     return Product(**known)
+
+
+def read_evicts(walker: Walker, attributes: Iterable[Span]) -> bool:
+    """Whether an attention node keeps a window of its cache alone. Raises `GraphError`."""
+    return _values(walker, attributes)[0].get("sliding_window_cache", 0) == 1
 
 
 def _values(walker: Walker, attributes: Iterable[Span]) -> tuple[dict[str, int], dict[str, Span]]:

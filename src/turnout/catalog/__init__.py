@@ -13,7 +13,7 @@ from __future__ import annotations
 from turnout.catalog.devices import DeviceSelection, read_device_type
 from turnout.catalog.ep import DEVICES, Ep, OfflineTarget, Package
 from turnout.catalog.judging import Verdict, judge
-from turnout.catalog.lookup import alias_of, canonical, find, order_of
+from turnout.catalog.lookup import alias_of, canonical, find, is_idle, order_of, takes_compiled
 from turnout.catalog.options import BUILT_IN, GENERATIONS, PLUGIN, Option
 from turnout.catalog.table import CPU, EPS
 
@@ -33,7 +33,9 @@ __all__ = [
     "alias_of",
     "canonical",
     "find",
+    "is_idle",
     "judge",
     "order_of",
     "read_device_type",
+    "takes_compiled",
 ]

@@ -68,19 +68,23 @@ class Ep:
     when no option selects any. `device_name_key`: the metadata under which its devices have the
     names that a device option of onnxruntime-genai is looked for in. `context_magic`: what a
     compiled binary begins with, where its format is the one that `bundle.epcontext` reads.
-    `cache_properties`: properties inside
-    `properties_option` that make it keep files of its own while compiling. `exact_*` are what makes
-    its arithmetic exact: session options, or properties inside the JSON provider option
-    `properties_option`, and `exact_on` the devices that can. `options` are those that are known,
+    `cache_properties`: properties inside `properties_option` that make it keep files of its own
+    while compiling. `exact_*` are what makes its arithmetic exact: session options, or properties
+    inside the JSON provider option `properties_option`, and `exact_on` the devices that can. `options` are those that are known,
     `all_options_known` whether another one deserves a warning. `memory`: see `Memory`. `target`:
     how it compiles for a device that is elsewhere, None if it cannot. `backends`: what
     `backend_options` say -> the stem of the library, beside the plugin's own, that does the work.
+    `spellings` are the names that onnxruntime-genai 0.18 knows it by, where it does not take any
+    of them in any case (measured). `whole_option`: with "True" in it the EP runs a whole decoder
+    with its cache, and nothing less. `slides_caches`: it drops what a window leaves behind from
+    caches of any type.
     """
 
     name: str
     alias: str
     aliases: tuple[str, ...] = ()
     genai_name: str = ""
+    spellings: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     compile_only_on: tuple[str, ...] = ()
     builtin: bool = False
@@ -99,6 +103,8 @@ class Ep:
     context_magic: bytes | None = None
     cache_properties: tuple[str, ...] = ()
     defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    whole_option: str | None = None
+    slides_caches: bool = False
     properties_option: str | None = None
     exact_properties: Mapping[str, str] = field(default_factory=dict)
     exact_session_options: Mapping[str, str] = field(default_factory=dict)

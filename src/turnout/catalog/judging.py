@@ -69,7 +69,7 @@ def _known(
             "ignored",
             f"{ep.alias} does not read the option {name}{_whose(ep, generation)}",
             found=said,
-            fix=option.ignored or None,
+            fix=_advice(option.ignored, value),
         )
         return
     grammar = option.grammar_on(device)
@@ -100,8 +100,14 @@ def _known(
             "deprecated",
             f"the option {name} of {ep.alias} is deprecated",
             found=said,
-            fix=option.deprecated or None,
+            fix=_advice(option.deprecated, value),
         )
+
+
+def _advice(text: str, value: str) -> str | None:
+    """What to write instead, with the number that was written."""
+    number = value if value.isdecimal() and len(value) < 10 else "1"
+    return text.replace("$value", number) or None
 
 
 def _unknown(ep: Ep, name: str, value: str, generation: str) -> Iterator[Verdict]:

@@ -74,12 +74,12 @@ _OPENVINO_PLUGIN = (
     ),
     Option(
         "num_of_threads",
-        ignored=_in_load_config('{"CPU": {"INFERENCE_NUM_THREADS": "4"}}'),
+        ignored=_in_load_config('{"CPU": {"INFERENCE_NUM_THREADS": "$value"}}'),
         generations=_PLUGIN,
     ),
     Option(
         "num_streams",
-        ignored=_in_load_config('{"CPU": {"NUM_STREAMS": "1"}}'),
+        ignored=_in_load_config('{"CPU": {"NUM_STREAMS": "$value"}}'),
         generations=_PLUGIN,
     ),
     Option(
@@ -135,14 +135,14 @@ _OPENVINO_BUILT_IN = (
         "num_of_threads",
         Number(),
         refuses=True,
-        deprecated=_in_load_config('{"CPU": {"INFERENCE_NUM_THREADS": "4"}}'),
+        deprecated=_in_load_config('{"CPU": {"INFERENCE_NUM_THREADS": "$value"}}'),
         generations=_BUILT_IN,
     ),
     Option(
         "num_streams",
         Number(least=None),
         refuses=True,
-        deprecated=_in_load_config('{"CPU": {"NUM_STREAMS": "1"}}'),
+        deprecated=_in_load_config('{"CPU": {"NUM_STREAMS": "$value"}}'),
         generations=_BUILT_IN,
     ),
     Option(

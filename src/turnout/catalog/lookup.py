@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnout.catalog.ep import Ep
-from turnout.catalog.table import EPS
+from turnout.catalog.table import CPU, EPS, IDLE
 
 _SUFFIX = "executionprovider"
 
@@ -23,6 +23,19 @@ def alias_of(name: str) -> str:
     """The short name of an EP; a name that the table does not know is returned as it is."""
     ep = find(name)
     return ep.alias if ep is not None else name
+
+
+def takes_compiled(ep: str, source: str) -> bool:
+    """Whether an EP (canonical) takes nodes that say that `source` compiled them."""
+    known = find(ep)
+    if known is not None and known.known_contexts:
+        return source == known.name
+    return ep != CPU.name and (not source or canonical(source) == ep)
+
+
+def is_idle(name: str) -> bool:
+    """Whether it is an EP that the runtime has everywhere and that computes nothing."""
+    return _normalised(name) in IDLE
 
 
 def order_of(name: str) -> int:

@@ -22,10 +22,11 @@ class Option:
 
     `refuses`: with a value outside `grammar` the session fails; otherwise the value has no
     effect. `by_device` narrows the grammar for a kind of device. `ignored`: the EP reads the
-    option no more, `deprecated`: it still does; each says what to write instead. `is_path`: its
-    value is the path of a file or folder. `is_native`: the EP loads native code from where its
-    value says; a bare name is looked for among the EP's own libraries. `for_genai`:
-    onnxruntime-genai reads it, and does not pass it on to the EP.
+    option no more, `deprecated`: it still does; each says what to write instead, `$value` being
+    the number that was written. `is_path`: its value is the path of a file or folder.
+    `is_native`: the EP loads native code from where its value says; a bare name is looked for
+    among the EP's own libraries. `for_genai`: onnxruntime-genai reads it, and does not pass it on
+    to the EP.
     """
 
     name: str

@@ -48,6 +48,7 @@ EPS: tuple[Ep, ...] = (
         name="TensorrtExecutionProvider",
         alias="tensorrt",
         aliases=("trt",),
+        spellings=("TensorrtExecutionProvider",),
         devices=("gpu",),
         compiles=True,
         options=known.TENSORRT,
@@ -62,6 +63,8 @@ EPS: tuple[Ep, ...] = (
         genai_name="NvTensorRtRtx",
         devices=("gpu",),
         compiles=True,
+        # UsesNonRewindableWindowedKeyValueCache in onnxruntime-genai's src/models/kv_cache.cpp.
+        slides_caches=True,
         memory="own",
         options=known.TENSORRT_RTX,
         device_options=("device_id",),
@@ -82,6 +85,7 @@ EPS: tuple[Ep, ...] = (
         genai_name="OpenVINO",
         devices=("npu", "gpu", "cpu"),
         compiles=True,
+        whole_option="enable_causallm",
         shares_weights=True,
         memory="own",
         options=known.OPENVINO,
@@ -194,6 +198,7 @@ EPS: tuple[Ep, ...] = (
     Ep(
         name="MIGraphXExecutionProvider",
         alias="migraphx",
+        spellings=("MIGraphX", "MIGraphXExecutionProvider"),
         devices=("gpu",),
         options=known.MIGRAPHX,
         device_options=("device_id",),
@@ -222,6 +227,7 @@ EPS: tuple[Ep, ...] = (
     Ep(
         name="CoreMLExecutionProvider",
         alias="coreml",
+        spellings=("CoreML", "CoreMLExecutionProvider"),
         devices=("npu", "gpu", "cpu"),
         options=known.COREML,
         all_options_known=True,
@@ -237,6 +243,7 @@ EPS: tuple[Ep, ...] = (
     Ep(
         name="ROCMExecutionProvider",
         alias="rocm",
+        spellings=("ROCMExecutionProvider",),
         devices=("gpu",),
         device_options=("device_id",),
         default_device="gpu",
@@ -245,6 +252,7 @@ EPS: tuple[Ep, ...] = (
     Ep(
         name="XnnpackExecutionProvider",
         alias="xnnpack",
+        spellings=("XNNPACK", "XnnpackExecutionProvider"),
         devices=("cpu",),
         default_device="cpu",
         otherwise="needs an onnxruntime that was built with it",
@@ -271,3 +279,7 @@ EPS: tuple[Ep, ...] = (
         otherwise="comes with AMD's own software",
     ),
 )
+
+# EPs that onnxruntime's packages hold beside those above, and that take no node of a language
+# model: a stage that names one runs on the CPU EP, and nothing fails (measured).
+IDLE = frozenset({"azure"})

@@ -115,18 +115,11 @@ class _Compiled:
             fix=_COMPILE,
         )
 
-    def takes(self, given: str, source: str) -> bool:
-        """Whether that EP of the stage takes nodes which say that `source` compiled them."""
-        ep = catalog.find(given)
-        if ep is not None and ep.known_contexts:
-            return source == ep.name
-        return given != catalog.CPU.name and (not source or catalog.canonical(source) == given)
-
     def providers(self) -> Iterator[Finding]:
         """Nodes of an EP that the stage does not name."""
         given = {entry.ep for entry in self.stage.providers}
         for source in sorted({context.source for context in self.graph.ep_contexts}):
-            if any(self.takes(ep, source) for ep in given):
+            if any(catalog.takes_compiled(ep, source) for ep in given):
                 continue
             names = ", ".join(sorted(given)) or catalog.CPU.name
             by = f"was compiled by {source[:100]}" if source else "does not say what compiled it"

@@ -88,7 +88,7 @@ def _drafts(subject: Subject, inventory: Inventory) -> Iterator[Draft]:
 
 
 def _installed(inventory: Inventory, entry: Entry, users: str) -> Iterator[Draft]:
-    if entry.known is not None and entry.known.builtin:
+    if (entry.known is not None and entry.known.builtin) or catalog.is_idle(entry.name):
         return
     installed, alias = inventory.ep(entry.name), catalog.alias_of(entry.name)
     where = f" (stages: {users})" if users else ""

@@ -1,4 +1,4 @@
-"""The rules of `checking.providers`: EPs and their options (codes T401-T419)."""
+"""The rules of `checking.providers`: EPs and their options (codes T401-T419 and T43x)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ TWICE = Rule(
     "error",
     "route",
     "One EP under two spellings",
-    why="Entries of one spelling are added up, but two spellings of one EP are registered twice,"
-    ' and the model does not load: "Provider ... has already been registered".',
+    why="Entries of one spelling are added up, but two spellings of one EP on a decoder of one"
+    ' graph are registered twice, and the model does not load: "Provider ... has already been'
+    ' registered".',
     bad=_providers('[{"OpenVINO": {}}, {"openvino": {"device_type": "GPU"}}]'),
     good=_providers('[{"OpenVINO": {"device_type": "GPU"}}]'),
 )
@@ -58,7 +59,8 @@ SEVERAL = Rule(
     "route",
     "Several EPs in one stage",
     why="Each EP is offered the nodes that those before it in the list have left, so the order"
-    " decides, and one stage may run on all of them.",
+    " decides, and one stage may run on all of them. The CPU EP comes last wherever it stands, and"
+    " takes what is left.",
     bad=_providers('[{"cuda": {}}, {"OpenVINO": {}}]'),
     good=_providers('[{"cuda": {}}]'),
 )
@@ -153,9 +155,10 @@ COMPILES = Rule(
     "T415",
     "warning",
     "route",
-    "A config that compiles at every load",
-    why="With ep.context_enable the EP writes its compiled model beside the bundle each time it"
-    " is loaded, and runs as if it had not. It belongs to compiling ahead of time.",
+    "A config that compiles when it is loaded",
+    why="With ep.context_enable the first load writes the compiled model beside the graph, and runs"
+    " as if it had not; every load after it fails, since the file is there. It belongs to compiling"
+    " ahead of time. Turnout leaves it out when it loads a bundle; other programs do not.",
     bad=_stage('{"ep.context_enable": "1", "provider_options": [{"OpenVINO": {}}]}'),
     good=_providers('[{"OpenVINO": {}}]'),
 )
@@ -199,6 +202,75 @@ THREADS = Rule(
     good=_stage('{"intra_op_num_threads": 4}'),
 )
 
+SPELLING = Rule(
+    "T430",
+    "warning",
+    "route",
+    "A second spelling of an EP, which counts for nothing",
+    why="Of two spellings of one EP a stage of a pipeline takes the first with its options, and"
+    " passes over the second with all of its own (measured).",
+    bad='{"model": {"decoder": {"pipeline": [{"a": {"filename": "a.onnx", "session_options":'
+    ' {"provider_options": [{"OpenVINO": {}}, {"openvino": {"device_type": "GPU"}}]}}}]}}}',
+    good='{"model": {"decoder": {"pipeline": [{"a": {"filename": "a.onnx", "session_options":'
+    ' {"provider_options": [{"OpenVINO": {"device_type": "GPU"}}]}}}]}}}',
+)
+IN_THE_WAY = Rule(
+    "T431",
+    "error",
+    "route",
+    "A compiled model that is in the way of compiling again",
+    why="ep.context_enable writes the compiled model to ep.context_file_path, or to NAME_ctx.onnx"
+    ' beside the graph, and fails where that file is there: "exists already". So does every load'
+    " after the first.",
+    bad="ep.context_enable=1 for model.onnx, and model_ctx.onnx beside it",
+    good="the option removed, and the stage's file set to model_ctx.onnx where that is to run",
+)
+VALUE = Rule(
+    "T432",
+    "error",
+    "route",
+    "A session option that onnxruntime refuses",
+    why="Most session options of any value are taken. A few are read strictly, and so is the length"
+    " of all; the session of the stage is then not created, or its first run fails.",
+    bad=_stage('{"log_severity_level": 5}'),
+    good=_stage('{"log_severity_level": 4}'),
+)
+NAME = Rule(
+    "T433",
+    "error",
+    "route",
+    "An EP by a name that onnxruntime-genai does not know it by",
+    why='The model does not load: "Unknown provider name". Turnout\'s own short names are not all'
+    " known there, and of some EPs only one spelling is.",
+    bad=_providers('[{"coreml": {}}]'),
+    good=_providers('[{"CoreML": {}}]'),
+)
+
+WHOLE = Rule(
+    "T434",
+    "error",
+    "route",
+    "An option for a whole decoder, on a stage of a pipeline",
+    why="With enable_causallm OpenVINO keeps the cache itself, of a graph from ids to logits."
+    " A stage of a pipeline does not load: 'Input for tensor name inputs_embeds is not"
+    " found', 'No key_value_input_names found'.",
+    bad='{"model": {"decoder": {"pipeline": [{"a": {"filename": "a.onnx", "session_options":'
+    ' {"provider_options": [{"OpenVINO": {"enable_causallm": "True"}}]}}}]}}}',
+    good='{"model": {"decoder": {"pipeline": [{"a": {"filename": "a.onnx", "session_options":'
+    ' {"provider_options": [{"OpenVINO": {}}]}}}]}}}',
+)
+NOT_WHOLE = Rule(
+    "T435",
+    "warning",
+    "route",
+    "An option for a whole decoder, on a graph that the EP may not take whole",
+    why="With enable_causallm OpenVINO must take every node. Graphs with GroupQueryAttention were"
+    " tried with its plugin 1.8.1 and do not load: 'the model graph has been partitioned'. Whether"
+    " other graphs answer rightly with it is not to be seen from outside.",
+    bad="enable_causallm=True for a graph with GroupQueryAttention",
+    good="the option left out",
+)
+
 RULES: tuple[Rule, ...] = (
     CPU_OPTIONS,
     AS_TEXT,
@@ -218,4 +290,10 @@ RULES: tuple[Rule, ...] = (
     ABSOLUTE,
     PROFILING,
     THREADS,
+    SPELLING,
+    IN_THE_WAY,
+    VALUE,
+    NAME,
+    WHOLE,
+    NOT_WHOLE,
 )

@@ -1,4 +1,4 @@
-"""Checks of EPs and their options in a config, whatever the machine (codes T40x and T41x).
+"""Checks of EPs and their options in a config, whatever the machine (codes T40x, T41x, T43x).
 
 How the options of a stage are read was measured; what an EP makes of its own is in the catalog,
 by generation: that of the machine where one is given, else a plugin.
@@ -14,12 +14,14 @@ from typing import Any
 from turnout import catalog
 from turnout.bundle.jsontext import Path
 from turnout.catalog import Verdict, judge
+from turnout.checking import provider_graphs, session_values
 from turnout.checking import provider_rules as rules
 from turnout.checking.drafts import Draft, placed
 from turnout.checking.findings import Finding, Rule
 from turnout.checking.holders import OPTIONS, PROVIDERS, Entry, Holder, entry_of, holders
 from turnout.checking.subject import Subject
 from turnout.routing.judged import generation_of
+from turnout.routing.warnings import NO_FALLBACK, unreadable_eps
 
 RULES: tuple[Rule, ...] = rules.RULES
 
@@ -38,8 +40,8 @@ _PATH_OPTIONS = (
     "session.model_external_initializers_file_folder_path",
     "custom_ops_library",
 )
-# More threads than any machine has cores.
-_MOST_THREADS = 1024
+# Two sockets of the largest processors have fewer; a thousand threads take minutes to start.
+_MOST_THREADS = 512
 _MOST_CHARACTERS = 1 << 16
 
 
@@ -54,6 +56,8 @@ def _drafts(subject: Subject) -> Iterator[Draft]:
         yield from _entries(subject, holder)
         for part in _PARTS:
             yield from part(holder)
+    yield from provider_graphs.check(subject, found)
+    yield from session_values.check(subject, found)
     yield from _on_decoder(subject, found)
     yield from _missing(subject, found)
     yield from _no_fallback(subject)
@@ -89,14 +93,7 @@ def _entries(subject: Subject, holder: Holder) -> Iterator[Draft]:
     for entry in holder.entries:
         first = spellings.setdefault(entry.ep, entry)
         if first.name != entry.name and _registers(first) and _registers(entry):
-            yield Draft(
-                rules.TWICE,
-                entry.path,
-                f"{entry.name} is the same EP as {first.name}, and is registered twice.",
-                found=f"{first.name}, {entry.name}",
-                expected="one entry for each EP",
-                fix=f"put its options into the entry {first.name}",
-            )
+            yield _second(subject, holder, first, entry)
         yield from _entry(subject, entry)
     order = [name for name in spellings if name != catalog.CPU.name]
     if len(order) > 1 and len(holder.stages) > 0:
@@ -108,6 +105,21 @@ def _entries(subject: Subject, holder: Holder) -> Iterator[Draft]:
         )
 
 
+def _second(subject: Subject, holder: Holder, first: Entry, entry: Entry) -> Draft:
+    """A second spelling: refused on a decoder of one graph, passed over on a stage."""
+    whole = any(stage.path == ("model", "decoder") for stage in subject.stages)
+    refused = whole and holder.path == ("model", "decoder", OPTIONS)
+    return Draft(
+        rules.TWICE if refused else rules.SPELLING,
+        entry.path,
+        f"{entry.name} is the same EP as {first.name}, and is "
+        + ("registered twice." if refused else "passed over with its options."),
+        found=f"{first.name}, {entry.name}",
+        expected="one entry for each EP",
+        fix=f"put its options into the entry {first.name}",
+    )
+
+
 def _registers(entry: Entry) -> bool:
     """Whether the runtime registers the EP itself; a variant (`NAME.AUTO`) is an EP of its own."""
     return entry.known is not None and entry.known.takes_options and "." not in entry.name
@@ -115,7 +127,7 @@ def _registers(entry: Entry) -> bool:
 
 def _entry(subject: Subject, entry: Entry) -> Iterator[Draft]:
     if entry.known is None:
-        if subject.inventory is None:
+        if subject.inventory is None and not catalog.is_idle(entry.name):
             yield Draft(
                 rules.UNKNOWN_EP,
                 entry.path,
@@ -125,6 +137,8 @@ def _entry(subject: Subject, entry: Entry) -> Iterator[Draft]:
                 fix="see which names are known with: turnout devices",
             )
         return
+    if entry.known.spellings and "." not in entry.name:
+        yield from _named(entry, entry.known.spellings)
     if not entry.known.takes_options:
         if entry.options:
             yield Draft(
@@ -138,6 +152,18 @@ def _entry(subject: Subject, entry: Entry) -> Iterator[Draft]:
     generation = generation_of(entry.ep, subject.inventory)
     for verdict in judge(entry.known, entry.options, generation, complete=False):
         yield _told((*entry.path, verdict.option or ""), verdict)
+
+
+def _named(entry: Entry, spellings: tuple[str, ...]) -> Iterator[Draft]:
+    if entry.name not in spellings:
+        yield Draft(
+            rules.NAME,
+            entry.path,
+            f"onnxruntime-genai does not know an EP by the name {entry.name[:80]}.",
+            found=entry.name[:80],
+            expected=" or ".join(spellings),
+            fix=f"write {spellings[0]}",
+        )
 
 
 def _told(path: Path, verdict: Verdict) -> Draft:
@@ -169,18 +195,12 @@ def _missing(subject: Subject, found: tuple[Holder, ...]) -> Iterator[Draft]:
 
 def _on_decoder(subject: Subject, found: tuple[Holder, ...]) -> Iterator[Draft]:
     """EPs of the decoder itself, whose memory the stages of its pipeline do not read."""
-    piped = [s for s in subject.stages if s.in_decoder and s.path != ("model", "decoder")]
+    unreadable = {entry.name for entry in unreadable_eps(subject.config)}
     own = next((h for h in found if h.path == ("model", "decoder", OPTIONS)), None)
-    if not piped or own is None:
-        return
-    for entry in own.entries:
-        if entry.known is None or entry.known.memory == "host":
+    for entry in own.entries if own is not None else ():
+        if entry.name not in unreadable or entry.known is None:
             continue
-        if entry.known.memory == "stages" and all(
-            not stage.has_session_options or _names(subject, (*stage.path, OPTIONS), entry.ep)
-            for stage in piped
-        ):
-            continue
+        piped = [s for s in subject.stages if s.in_decoder]
         yield Draft(
             rules.ON_DECODER,
             entry.path,
@@ -193,13 +213,8 @@ def _on_decoder(subject: Subject, found: tuple[Holder, ...]) -> Iterator[Draft]:
         )
 
 
-def _names(subject: Subject, options: Path, ep: str) -> bool:
-    entries = Holder(options, {}, subject.config.get((*options, PROVIDERS)), ()).entries
-    return any(entry.ep == ep for entry in entries)
-
-
 def _no_fallback(subject: Subject) -> Iterator[Draft]:
-    key = "session.disable_cpu_ep_fallback"
+    key = NO_FALLBACK
     for stage in subject.stages:
         if stage.ep != catalog.CPU.name or stage.effective_options.get(key) != "1":
             continue
@@ -227,16 +242,6 @@ def _unread(subject: Subject) -> Iterator[Draft]:
 
 
 def _session_options(holder: Holder) -> Iterator[Draft]:
-    accelerated = [stage for stage in holder.stages if stage.ep != catalog.CPU.name]
-    if holder.options.get("ep.context_enable") == "1" and accelerated:
-        yield Draft(
-            rules.COMPILES,
-            (*holder.path, "ep.context_enable"),
-            f"{', '.join(s.name for s in accelerated)} would be compiled, and the result written"
-            " beside the bundle, at every load.",
-            found="ep.context_enable=1",
-            fix="remove the option",
-        )
     profile = holder.options.get("enable_profiling")
     if isinstance(profile, str) and holder.stages:
         yield Draft(

@@ -19,6 +19,7 @@ from turnout.checking.sizes_caches import (
 )
 from turnout.checking.subject import Subject
 from turnout.checking.wiring_names import DECODER, listed, number, role
+from turnout.checking.wiring_stages import decoder_inputs
 
 MORE_LAYERS = Rule(
     "T221",
@@ -60,7 +61,8 @@ CACHE_OPEN = Rule(
     "A cache whose size neither graph nor config gives rightly",
     why="Where a graph leaves the heads or the head size of a cache open, the runtime makes the"
     " cache by `num_key_value_heads` and `head_size`. Missing or wrong, the first prompt fails:"
-    " 'Got invalid dimensions', or `Input 'past_key' shall have kv_num_heads`.",
+    " 'Got invalid dimensions', or `Input 'past_key' shall have kv_num_heads`. Below zero, no"
+    " generator can be made, whatever the graph says.",
     bad='{"model": {"decoder": {"num_key_value_heads": 2}}}, with past_key_values.0.key [batch,'
     " heads, past, head]",
     good='{"model": {"decoder": {"num_key_value_heads": 2, "head_size": 64}}}',
@@ -90,9 +92,11 @@ LAYER_TYPES = Rule(
     "T244",
     "error",
     "graph",
-    "`layer_types` of another length than `num_hidden_layers`",
-    why="For types with layers of attention and of convolution the runtime goes by this list, and"
-    " refuses one of another length: 'layer_types array size does not match num_hidden_layers'.",
+    "`layer_types` that do not fit the layers",
+    why="Where there is such a list, whatever the type, and for types with layers of convolution in"
+    " any case, the runtime goes by it: one of another length is refused ('layer_types array size"
+    " does not match num_hidden_layers'), and any word but full_attention is a layer with a state"
+    " of its own ('Model input was not found: past_key_values.0.conv_state').",
     bad='{"model": {"type": "lfm2", "decoder": {"num_hidden_layers": 2, "layer_types": ["conv"]}}}',
     good='{"model": {"type": "lfm2", "decoder": {"num_hidden_layers": 2, "layer_types": ["conv",'
     ' "full_attention"]}}}',
@@ -126,6 +130,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     yield from _groups(subject)
     yield from _layer_types(subject)
     found = caches(subject)
+    if reads_tokens(subject) and (found or not subject.graphs):
+        yield from _negative(subject)
     if found and reads_tokens(subject):
         yield from _layers(subject, found)
         yield from _shapes(subject, [cache for cache in found if cache.plain])
@@ -148,18 +154,34 @@ def _groups(subject: Subject) -> Iterator[Finding]:
 
 
 def _layer_types(subject: Subject) -> Iterator[Finding]:
-    if subject.config.model_type not in LAYER_TYPED:
-        return
     types = subject.config.get((*DECODER, "layer_types"))
-    count = len(types) if isinstance(types, list) else 0
+    types = types if isinstance(types, list) else []
+    ordinary = subject.config.model_type not in LAYER_TYPED
+    if ordinary and not (types and reads_tokens(subject)):
+        return
+    place = subject.place((*DECODER, "layer_types"))
     layers = number(subject.config, *DECODER, "num_hidden_layers") or 0
-    if count != layers:
+    if len(types) != layers:
         yield LAYER_TYPES.at(
-            subject.place((*DECODER, "layer_types")),
+            place,
             "layer_types does not say the type of each layer.",
-            found=f"{count} of {layers} layers",
+            found=f"{len(types)} of {layers} layers",
             expected=f'{layers} times "conv" or "full_attention"',
         )
+        return
+    odd = [layer for layer, word in enumerate(types) if word != "full_attention"]
+    if odd and subject.graphs and not _has_states(subject):
+        yield LAYER_TYPES.at(
+            place,
+            "layer_types has layers of a kind that no graph keeps a state of.",
+            found=f"layer {odd[0]}: {str(types[odd[0]])[:40]}",
+            expected="full_attention" + (", or no layer_types" if ordinary else ""),
+        )
+
+
+def _has_states(subject: Subject) -> bool:
+    """Whether a graph of the decoder takes a state that is no key and no value."""
+    return any("conv" in name for name in decoder_inputs(subject))
 
 
 def _layers(subject: Subject, found: list[Cache]) -> Iterator[Finding]:
@@ -178,6 +200,19 @@ def _layers(subject: Subject, found: list[Cache]) -> Iterator[Finding]:
             fix=f"set num_hidden_layers to {max(there) + 1}"
             + (", unless layers share caches" if rule is FEWER_LAYERS else ""),
         )
+
+
+def _negative(subject: Subject) -> Iterator[Finding]:
+    for _, key in _SIZES:
+        value = number(subject.config, *DECODER, key)
+        if value is not None and value < 0:
+            yield CACHE_OPEN.at(
+                subject.place((*DECODER, key)),
+                f"{key} is negative.",
+                found=value,
+                expected=f"the model's {key}",
+                fix=f"correct {key} in model.decoder",
+            )
 
 
 def _shapes(subject: Subject, found: list[Cache]) -> Iterator[Finding]:
@@ -202,7 +237,9 @@ def _open(subject: Subject, found: list[Cache], axis: int) -> Iterator[Finding]:
     key = dict(_SIZES)[axis]
     value = number(subject.config, *DECODER, key)
     made = {size for cache in found if (size := fixed(cache.written, axis)) is not None}
-    if value is None or value <= 0 or (made and value not in made):
+    if value is not None and value < 0:
+        return  # said already
+    if not value or (made and value not in made):
         yield CACHE_OPEN.at(
             subject.place((*DECODER, key)),
             f"The graphs leave {key} to the config, which does not give it rightly.",

@@ -44,7 +44,21 @@ BEAMS = Rule(
     good='{"model": {"decoder": {"sliding_window": {"window_size": 64}}}, "search": {"num_beams":'
     " 1}}",
 )
-RULES = (TOO_LONG, REFUSED, BEAMS)
+DEFAULTS = Rule(
+    "T270",
+    "warning",
+    "graph",
+    "A search setting that spoils what programs get by default",
+    why="Nothing refuses it. With `batch_size` above 1 the runtime takes one prompt for several,"
+    " and the answer is nonsense; a `repetition_penalty` of 0 or less likes what was said before;"
+    " and a `max_length` of a few tokens has no room for a prompt and an answer. Programs that set"
+    " their own values do not notice.",
+    bad='{"search": {"batch_size": 2}}',
+    good='{"search": {"batch_size": 1}}',
+)
+RULES = (TOO_LONG, REFUSED, BEAMS, DEFAULTS)
+# With a chat template around it the shortest prompt has more.
+_FEW_TOKENS = 16
 _MOST = 32  # of a batch, and of beams
 
 
@@ -61,6 +75,13 @@ def check(subject: Subject) -> Iterator[Finding]:
             found=length,
             expected=f"at most {context}, the context_length",
             fix=f"set max_length to {context}",
+        )
+    for key, spoilt, wanted in _spoiling(subject):
+        yield DEFAULTS.at(
+            subject.place(("search", key)),
+            f"With this {key} programs that set none get no good answer.",
+            found=spoilt,
+            expected=wanted,
         )
     for key, found, expected in _refused(subject):
         yield REFUSED.at(
@@ -79,6 +100,19 @@ def check(subject: Subject) -> Iterator[Finding]:
                 expected=1,
                 fix=f"set {key} to 1",
             )
+
+
+def _spoiling(subject: Subject) -> Iterator[tuple[str, object, str]]:
+    """Keys of `search`, their values, and what is of use."""
+    batch = number(subject.config, "search", "batch_size")
+    if batch is not None and 1 < batch <= _MOST and not slides_inputs(subject.config):
+        yield "batch_size", batch, "1, or nothing"
+    penalty = subject.config.search.get("repetition_penalty")
+    if isinstance(penalty, int | float) and not isinstance(penalty, bool) and penalty <= 0:
+        yield "repetition_penalty", penalty, "more than 0; 1 is none"
+    length = number(subject.config, "search", "max_length")
+    if length is not None and 0 < length < _FEW_TOKENS:
+        yield "max_length", length, "as many tokens as prompt and answer have"
 
 
 def _refused(subject: Subject) -> Iterator[tuple[str, object, str]]:

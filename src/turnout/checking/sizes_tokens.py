@@ -20,6 +20,16 @@ VOCABULARY = Rule(
     bad='{"model": {"vocab_size": 32000}}, with logits [batch, sequence, 32064]',
     good='{"model": {"vocab_size": 32064}}',
 )
+DECLARED = Rule(
+    "T248",
+    "warning",
+    "graph",
+    "Logits declared in another size than they have",
+    why="The graph's weights have `vocab_size` rows, and its output says otherwise. onnxruntime"
+    " goes by the weights and warns in its log; whoever goes by the declaration is wrong.",
+    bad="logits declared as [batch, sequence, 32001], of a head with 32000 rows",
+    good="logits declared as [batch, sequence, 32000]",
+)
 NO_VOCABULARY = Rule(
     "T227",
     "error",
@@ -116,6 +126,7 @@ RULES = (
     PAD_IN_PROMPTS,
     PAD_MAYBE,
     EMBEDDINGS,
+    DECLARED,
 )
 _LOOK_UPS = frozenset({"Gather", "GatherBlockQuantized"})
 
@@ -146,7 +157,18 @@ def _logits(subject: Subject, size: int) -> Iterator[Finding]:
     for stage, graph in decoder_graphs(subject):
         given = next((value for value in graph.outputs if value.name == name), None)
         columns = fixed(given, -1)
-        if columns is not None and columns != size:
+        if columns is None or columns == size:
+            continue
+        rows = {row for item in graph.initializers for row in item.shape}
+        if size in rows and columns not in rows:
+            yield DECLARED.at(
+                subject.place(stage.path),
+                f"{stage.filename} declares its logits in another size than its weights have.",
+                found=columns,
+                expected=size,
+                fix="export the graph again",
+            )
+        else:
             yield VOCABULARY.at(
                 subject.place(("model", "vocab_size")),
                 f"{stage.filename} gives logits of another size than vocab_size.",

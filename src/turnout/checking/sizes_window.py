@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turnout import catalog
 from turnout.bundle import GraphFile, Stage
 from turnout.bundle.modeltypes import DECODER_TYPES
 from turnout.bundle.onnxheader import ValueInfo
@@ -14,6 +15,7 @@ from turnout.checking.sizes_caches import (
     decoder_graphs,
     fixed,
     fixed_length,
+    grows_by_concat,
     max_length,
     reads_tokens,
     window_size,
@@ -109,11 +111,26 @@ SLIDING_CACHE = Rule(
     "graph",
     "A sliding cache that is not of bytes",
     why="`slide_key_value_cache`, on by default, is for caches quantized to uint8. A flat decoder"
-    " with others fails when a generator is made: 'Expected input data type to be uint8_t'.",
+    " with others fails when a generator is made: 'Expected input data type to be uint8_t'; so it"
+    " does on OpenVINO.",
     bad='{"model": {"decoder": {"sliding_window": {"window_size": 4096, "slide_inputs": false}}}},'
     " with float16 caches",
     good='{"model": {"decoder": {"sliding_window": {"window_size": 4096, "slide_inputs": false,'
     ' "slide_key_value_cache": false}}}}',
+)
+OUTGROWN = Rule(
+    "T249",
+    "warning",
+    "graph",
+    "A window that longer sequences outgrow",
+    why="Without `slide_inputs` the runtime still cuts caches to the window and 16 tokens more: all"
+    " of them with a shared buffer, else those of `layers`. A graph whose attention does not slide"
+    " fails when a sequence is longer. And a pipeline whose caches grow by Concat fails for prompts"
+    " longer than the window.",
+    bad='{"model": {"decoder": {"sliding_window": {"window_size": 64, "slide_inputs": false,'
+    ' "slide_key_value_cache": false}}}, "search": {"past_present_share_buffer": true}}, with a'
+    " GroupQueryAttention that does not slide",
+    good="no sliding_window, or a graph exported for one",
 )
 RULES = (
     WINDOW_SIZE,
@@ -123,7 +140,10 @@ RULES = (
     CACHE_LENGTH,
     CACHE_END,
     SLIDING_CACHE,
+    OUTGROWN,
 )
+# What the CPU EP keeps of a cache beside its window.
+_SLACK = 16
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -137,6 +157,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     yield from _fixed_graphs(subject)
     yield from _lengths(subject)
     yield from _sliding_cache(subject)
+    if not slides_inputs(subject.config):
+        yield from _outgrown(subject)
 
 
 def _size(subject: Subject) -> Iterator[Finding]:
@@ -153,9 +175,11 @@ def _size(subject: Subject) -> Iterator[Finding]:
 
 def _growing(subject: Subject) -> Iterator[Finding]:
     flat = flat_of(subject) if subject.config.model_type in DECODER_TYPES else None
+    # The runtime looks at keys alone, and of one name at the first.
+    keys = {cache.read.name: cache for cache in reversed(caches(subject)) if cache.is_key}
     open_in = [
         cache.stage.name
-        for cache in caches(subject)
+        for cache in reversed(keys.values())
         if cache.plain and cache.size(LENGTH) is None and cache.stage.run_on_prompt
     ]
     if flat is not None or open_in:
@@ -274,8 +298,8 @@ def _sliding_cache(subject: Subject) -> Iterator[Finding]:
     if not isinstance(window, dict) or window.get("slide_key_value_cache") is False:
         return
     flat = flat_of(subject)
-    # Measured on the CPU EP; some EPs let caches of any type slide by themselves.
-    if flat is None or flat.providers:
+    eps = [catalog.find(entry.ep) for entry in flat.providers] if flat is not None else []
+    if flat is None or any(ep is None or ep.slides_caches for ep in eps):
         return
     types = {cache.read.dtype for cache in caches(subject)} - {"uint8"}
     if types:
@@ -286,3 +310,47 @@ def _sliding_cache(subject: Subject) -> Iterator[Finding]:
             expected="uint8, or slide_key_value_cache: false",
             fix='set "slide_key_value_cache" to false',
         )
+
+
+def _outgrown(subject: Subject) -> Iterator[Finding]:
+    """A window that cuts caches, or prompts, of graphs that do not slide."""
+    size, most = window_size(subject), max_length(subject)
+    if size is None or size < 1 or most is None:
+        return
+    piped = {stage.name for stage in pipeline_of(subject)}
+    cached = {cache.stage.name for cache in caches(subject)}
+    for stage, graph in decoder_graphs(subject):
+        if stage.name not in cached:
+            continue
+        if stage.name in piped:
+            longest = size if grows_by_concat(graph) and stage.run_on_prompt else most
+        else:
+            longest = size + _slack(subject) if _cuts_caches(subject, stage, graph) else most
+        if longest < most:
+            yield OUTGROWN.at(
+                subject.place((*WINDOW, "window_size")),
+                f"{stage.filename} is not made for the window: what is longer fails.",
+                found=f"window_size {size}, and sequences of up to {most} tokens",
+                expected="no window, or a graph whose attention slides",
+                fix="remove sliding_window, or set window_size to the max_length",
+            )
+            return
+
+
+def _slack(subject: Subject) -> int:
+    own = number(subject.config, *WINDOW, "cache_slack") or 0
+    chunk = number(subject.config, "search", "chunk_size") or 0
+    return max(own if own > 0 else _SLACK, chunk - 1)
+
+
+def _cuts_caches(subject: Subject, stage: Stage, graph: GraphFile) -> bool:
+    """Whether the runtime makes caches of the window's size that the graph does not keep to.
+
+    Known of the CPU EP; other EPs have caches of other sizes.
+    """
+    window = subject.config.get(WINDOW)
+    if stage.ep != catalog.CPU.name or window.get("slide_key_value_cache") is not False:
+        return False
+    some = isinstance(window.get("layers"), list) and window["layers"]
+    shared = subject.config.search.get("past_present_share_buffer") is True
+    return not graph.evicts and bool(some or shared)

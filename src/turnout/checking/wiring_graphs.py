@@ -12,11 +12,14 @@ from turnout.checking.subject import Subject
 from turnout.checking.wiring_flow import UNPROVIDED
 from turnout.checking.wiring_names import (
     DECODER,
+    WINDOW,
     elsewhere,
     given_inputs,
     listed,
     looks_cached,
+    number,
     role,
+    slides_inputs,
     unfed_lengths,
 )
 from turnout.checking.wiring_stages import (
@@ -88,7 +91,18 @@ MISMATCH = Rule(
     bad="embeddings.onnx gives hidden as float32, context.onnx takes it as float16",
     good="both are float16",
 )
-RULES = (NO_SUCH_OUTPUT, NO_SUCH_INPUT, IGNORED_INPUT, NOT_LISTED, MISMATCH)
+DECLARED = Rule(
+    "T254",
+    "warning",
+    "graph",
+    "An output declared in another size than the next stage takes",
+    why="What counts is what the graph computes. The next stage takes the size that such tensors"
+    " have, so the declaration may be what is wrong: then all is well, and only a log says so;"
+    " otherwise the first prompt fails: 'Got invalid dimensions'.",
+    bad="embeddings.onnx declares hidden as [1, sequence, 577], with a hidden_size of 576",
+    good="it declares [1, sequence, 576]",
+)
+RULES = (NO_SUCH_OUTPUT, NO_SUCH_INPUT, IGNORED_INPUT, NOT_LISTED, MISMATCH, DECLARED)
 
 
 def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
@@ -235,12 +249,28 @@ def _linked(giver: Wire, taker: Wire) -> bool:
 def _mismatch(
     subject: Subject, giver: Wire, given: ValueInfo, taker: Wire, taken: ValueInfo
 ) -> Finding:
-    return MISMATCH.at(
+    same_kind = given.dtype == taken.dtype and len(given.shape or ()) == len(taken.shape or ())
+    rule = DECLARED if same_kind and _expected(subject, taker, taken) else MISMATCH
+    return rule.at(
         subject.place((*taker.stage.path, "inputs")),
         f"{giver.name!r} gives {given.name!r} in a form that {taker.name!r} does not take.",
         found=shown(given),
         expected=shown(taken),
         fix="export both graphs with one type and shape",
+    )
+
+
+def _expected(subject: Subject, taker: Wire, taken: ValueInfo) -> bool:
+    """Whether an input has the sizes that a stage is fed: one sequence, its tokens, its states."""
+    window = (
+        number(subject.config, *WINDOW, "window_size") if slides_inputs(subject.config) else None
+    )
+    tokens = {1} if not taker.runs("prompt") else {window}
+    wanted = ({1}, tokens, {number(subject.config, *DECODER, "hidden_size")})
+    shape = taken.shape or ()
+    return len(shape) == len(wanted) and all(
+        not isinstance(size, int) or size in sizes
+        for size, sizes in zip(shape, wanted, strict=True)
     )
 
 

@@ -50,7 +50,7 @@ NoCacheOption = Annotated[
 ParanoidOption = Annotated[
     bool,
     typer.Option(
-        "--paranoid", help="Compare what is stored with its hashes before it is used; slower."
+        "--paranoid", help="Read and hash everything anew, whatever is remembered of it; slower."
     ),
 ]
 TimeoutOption = Annotated[

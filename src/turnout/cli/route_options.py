@@ -135,7 +135,7 @@ class RouteOptions:
             stages=tuple(parse_stage(text) for text in self.stage or ()),
             scope=self.scope.strip().lower(),
             provider_options=tuple(
-                parse_option(text, "--provider-option context:num_streams=1")
+                parse_option(text, "--provider-option context:htp_performance_mode=burst")
                 for text in self.provider_option or ()
             ),
             session_options=tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from turnout.bundle import Bundle
@@ -17,7 +18,7 @@ from turnout.routing.request import (
     stage_requests,
 )
 from turnout.routing.resolve import Route, StageRoute, resolve
-from turnout.routing.warnings import warnings_for
+from turnout.routing.warnings import compiled_warnings, warnings_for
 
 __all__ = [
     "Lack",
@@ -54,8 +55,8 @@ def route(
     `bundle` is one that was opened, or the path of its directory.
     `stages` maps a stage's name to `"ep[@device]"`; options map `"[stage:]key"` to a value.
     The machine is looked at (about 0.4 s) only when the answer depends on it and no `inventory`
-    is given; graphs are looked at only for `reproducible`. Raises `UsageError`, `MachineError`
-    or `BundleError`.
+    is given. Of graphs the headers are read, for `reproducible` and for warnings about what is
+    compiled. Raises `UsageError`, `MachineError` or `BundleError`.
     """
     if request is None:
         request = RouteRequest(
@@ -77,4 +78,6 @@ def route(
         from turnout.routing.products import unpacked_stages
 
         unpacked = unpacked_stages(bundle, inventory.platform.word or platform_word())
-    return resolve(bundle.config, inventory, request, unpacked=unpacked)
+    chosen = resolve(bundle.config, inventory, request, unpacked=unpacked)
+    warnings = (*chosen.warnings, *compiled_warnings(bundle, chosen.stages))
+    return replace(chosen, warnings=warnings)

@@ -167,7 +167,7 @@ def parse_option(text: str, example: str = "") -> OptionRequest:
             "An option is malformed.",
             found=repr(text),
             expected="[STAGE:]KEY=VALUE",
-            fix=f"for example {example or 'context:num_streams=1'}",
+            fix=f"for example {example or 'context:htp_performance_mode=burst'}",
         )
     return OptionRequest(stage or None, key, value)
 
@@ -191,7 +191,7 @@ def option_requests(
         return ()
     if isinstance(options, Mapping):
         return tuple(parse_option(f"{key}={value}") for key, value in options.items())
-    items = _items("options", options, 'a mapping such as {"num_streams": "1"}')
+    items = _items("options", options, 'a mapping such as {"htp_performance_mode": "burst"}')
     return tuple(parse_option(option) if isinstance(option, str) else option for option in items)
 
 

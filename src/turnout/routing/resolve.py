@@ -17,6 +17,7 @@ from turnout.routing import options
 from turnout.routing.judged import option_warnings
 from turnout.routing.request import CONFIG, RouteRequest, StageRequest
 from turnout.routing.targets import Target, check_decided, choose
+from turnout.routing.warnings import load_warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,6 +164,7 @@ def resolve(
     for decision in routes:
         check_decided(decision, targets.get(decision.stage), request, inventory)
     warnings = _moved(routes, request) + doubts
+    warnings += load_warnings(config, routes, reroutes=request.reroutes)
     if request.reproducible:
         routes, inexact = options.exact(routes, stages, unpacked)
         warnings += inexact
