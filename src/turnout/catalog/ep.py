@@ -70,9 +70,10 @@ class Ep:
     compiled binary begins with, where its format is the one that `bundle.epcontext` reads.
     `cache_properties`: properties inside `properties_option` that make it keep files of its own
     while compiling. `exact_*` are what makes its arithmetic exact: session options, or properties
-    inside the JSON provider option `properties_option`, and `exact_on` the devices that can. `options` are those that are known,
-    `all_options_known` whether another one deserves a warning. `memory`: see `Memory`. `target`:
-    how it compiles for a device that is elsewhere, None if it cannot. `backends`: what
+    inside the JSON provider option `properties_option`, and `exact_on` the devices that can.
+    `options` are those that are known, `all_options_known` whether another one deserves a warning.
+    `memory`: see `Memory`. `target`: how it compiles for a device that is elsewhere, None if it
+    cannot. `backends`: what
     `backend_options` say -> the stem of the library, beside the plugin's own, that does the work.
     `spellings` are the names that onnxruntime-genai 0.18 knows it by, where it does not take any
     of them in any case (measured). `whole_option`: with "True" in it the EP runs a whole decoder
