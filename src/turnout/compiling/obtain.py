@@ -8,6 +8,9 @@ a failure.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,6 +36,8 @@ _WORKERS = {
 }
 # For a place that another process took away again while this one was about to use it.
 _ATTEMPTS = 3
+# What is left on a disk that was written until nothing went on it.
+_FULL_BYTES = 64 << 10
 
 
 class Progress(Protocol):
@@ -148,7 +153,7 @@ class Obtainer:
                 self.progress.started(job.name, _expected(store, job))
             outcome = "failed"
             try:
-                with store.staging(key) as staging:
+                with store.staging(key) as staging, _room_is_told_of(staging):
                     entry = self._compile(job, store, staging, key, inputs)
                 outcome = "compiled"
             finally:
@@ -216,6 +221,20 @@ class _Ending:
 
     answer: dict[str, Any] | None = None
     error: TurnoutError | None = None
+
+
+@contextlib.contextmanager
+def _room_is_told_of(staging: Path) -> Iterator[None]:
+    """A failure on a full disk is that of the disk: an EP does not say so, and there may be room
+    in another place. Raises `OSError` for one.
+    """
+    try:
+        yield
+    except CompileError as error:
+        if shutil.disk_usage(staging).free >= _FULL_BYTES:
+            raise
+        reason = f"{os.strerror(errno.ENOSPC)} ({error.problem})"
+        raise OSError(errno.ENOSPC, reason, str(staging)) from error
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ class CompileOptions:
     one copy of their weights, one of `SHARE_WORDS`; None is "auto" with `compile`, else "off".
     `require_compiled`: a stage that could be compiled and is not is an error. `rebuild` makes
     anew what is stored, `no_cache` stores nothing, `paranoid` hashes weights and stored files
-    anew, whatever is remembered. `timeout_s` is for one stage, in seconds. `target` describes a device that is not
-    here. Raises `UsageError` for words that mean nothing.
+    anew, whatever is remembered. `timeout_s` is for one stage, in seconds. `target` describes a
+    device that is not here. Raises `UsageError` for words that mean nothing.
     """
 
     compile: bool = False

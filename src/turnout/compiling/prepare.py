@@ -25,7 +25,7 @@ from turnout.compiling.places import cache_folder, places, scratch, stores
 from turnout.compiling.plan import plan_contexts
 from turnout.compiling.receipts import Recalled, Ticket
 from turnout.compiling.tools import needs_inventory
-from turnout.errors import CompileError, EpUnavailableError
+from turnout.errors import CompileError, EpUnavailableError, TurnoutError, WriteError
 from turnout.machine import Inventory
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class _Preparation:
                     self._obtain(obtainer, replace(job, members=(member,), shared=False))
                 return
             self._failed(job, error)
-        except EpUnavailableError as error:
+        except (EpUnavailableError, WriteError) as error:
             self._failed(job, error)
 
     def _unshare(self, job: Job) -> None:
@@ -293,7 +293,7 @@ class _Preparation:
         groups = tuple(group for group in self.shared.ep if not names.intersection(group))
         self.shared = replace(self.shared, ep=groups)
 
-    def _failed(self, job: Job, error: CompileError | EpUnavailableError) -> None:
+    def _failed(self, job: Job, error: TurnoutError) -> None:
         if self.options.require_compiled or self.options.share not in {None, "off", "auto"}:
             raise error
         for member in job.members:
