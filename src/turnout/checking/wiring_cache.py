@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from os.path import commonprefix
+from itertools import takewhile
 
 from turnout.bundle import GraphFile
 from turnout.bundle.modeltypes import DECODER_TYPES, LAYER_TYPED, PIPELINE
@@ -52,8 +52,9 @@ PATTERN = Rule(
     why="The runtime finds the cache by `past_key_names`, `past_value_names`, `present_key_names`"
     " and `present_value_names`, in which `%d` is the layer's number. Tensors of other names are"
     " not given ('Missing Input'), and a pattern without `%d`, or one for keys and values alike, is"
-    " one tensor for several; where only the past has the two exchanged, the answer is nonsense. The type gpt2 keeps keys and values of a layer in one tensor, by"
-    " `past_names` and `present_names`.",
+    " one tensor for several; where only one side has the two exchanged, the answer is nonsense."
+    " The type gpt2 keeps keys and values of a layer in one tensor, by `past_names` and"
+    " `present_names`.",
     bad='{"model": {"decoder": {"inputs": {"past_key_names": "past_keys.%d"}}}}, where the graph'
     " takes past_key_values.0.key",
     good='{"model": {"decoder": {"inputs": {"past_key_names": "past_key_values.%d.key"}}}}',
@@ -155,10 +156,11 @@ def _crossed(subject: Subject, cache: CacheNames) -> Iterator[Finding]:
     )
 
 
-def _is_crossed(pair: tuple[Pattern, Pattern]) -> bool:
+def _is_crossed(names: tuple[Pattern, Pattern]) -> bool:
     """Whether the pattern of keys says value, and that of values key, where the two differ."""
-    keys, values = pair[0].text, pair[1].text
-    same = len(commonprefix([keys, values]))
+    keys, values = names[0].text, names[1].text
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(keys, values, strict=False))
+    same = len(list(alike))
     return keys[same:].startswith("value") and values[same:].startswith("key")
 
 
