@@ -345,6 +345,22 @@ CHANGES: dict[str, tuple[str, Edit, str, dict[str, str]]] = {
         NONSENSE,
         {"T216": "outputs.present_value_names"},
     ),
+    "past keys and values exchanged": (
+        "flat",
+        role(
+            "inputs",
+            past_key_names="past_key_values.%d.value",
+            past_value_names="past_key_values.%d.key",
+        ),
+        NONSENSE,
+        {"T216": "inputs.past_key_names"},
+    ),
+    "present keys and values exchanged, pipeline": (
+        "pipeline",
+        role("outputs", present_key_names="present.%d.value", present_value_names="present.%d.key"),
+        NONSENSE,
+        {"T216": "outputs.present_key_names"},
+    ),
     "present keys without a number": (
         "flat",
         role("outputs", present_key_names="present.0.key"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 from turnout.bundle import GraphFile
 from turnout.bundle.modeltypes import DECODER_TYPES, LAYER_TYPED, PIPELINE
@@ -51,8 +52,9 @@ PATTERN = Rule(
     why="The runtime finds the cache by `past_key_names`, `past_value_names`, `present_key_names`"
     " and `present_value_names`, in which `%d` is the layer's number. Tensors of other names are"
     " not given ('Missing Input'), and a pattern without `%d`, or one for keys and values alike, is"
-    " one tensor for several. The type gpt2 keeps keys and values of a layer in one tensor, by"
-    " `past_names` and `present_names`.",
+    " one tensor for several; where only one side has the two exchanged, the answer is nonsense."
+    " The type gpt2 keeps keys and values of a layer in one tensor, by `past_names` and"
+    " `present_names`.",
     bad='{"model": {"decoder": {"inputs": {"past_key_names": "past_keys.%d"}}}}, where the graph'
     " takes past_key_values.0.key",
     good='{"model": {"decoder": {"inputs": {"past_key_names": "past_key_values.%d.key"}}}}',
@@ -80,6 +82,7 @@ def check(subject: Subject, wiring: Wiring | None) -> Iterator[Finding]:
     yield from _patterns(subject, cache)
     if kind == PIPELINE or kind in DECODER_TYPES:
         yield from _nothing_named(subject, cache)
+        yield from _crossed(subject, cache)
     if wiring is not None and kind == PIPELINE:
         yield from _unmatched(subject, cache, _needs(wiring))
         yield from _unwritten(subject, wiring, cache)
@@ -135,6 +138,30 @@ def _nothing_named(subject: Subject, cache: CacheNames) -> Iterator[Finding]:
             expected="another name than present_key_names",
             fix="write the graphs' name for values",
         )
+
+
+def _crossed(subject: Subject, cache: CacheNames) -> Iterator[Finding]:
+    """Keys read as values, or written as such, but not both."""
+    past, present = map(_is_crossed, (cache.past, cache.present))
+    if past == present:
+        return
+    side, key = ("inputs", "past_key_names") if past else ("outputs", "present_key_names")
+    keys, values = cache.past if past else cache.present
+    yield PATTERN.at(
+        subject.place((*DECODER, side, key)),
+        "The names of keys and values are exchanged, on one side alone.",
+        found=f"keys are {keys.text[:120]}, values {values.text[:120]}",
+        expected="keys that are read where keys were written",
+        fix="exchange the two names",
+    )
+
+
+def _is_crossed(names: tuple[Pattern, Pattern]) -> bool:
+    """Whether the pattern of keys says value, and that of values key, where the two differ."""
+    keys, values = names[0].text, names[1].text
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(keys, values, strict=False))
+    same = len(list(alike))
+    return keys[same:].startswith("value") and values[same:].startswith("key")
 
 
 def _joined(subject: Subject) -> Iterator[Finding]:
