@@ -19,7 +19,7 @@ from turnout.compiling import obtain
 from turnout.compiling.options import CompileOptions
 from turnout.compiling.plan import plan_contexts
 from turnout.compiling.prepare import prepare
-from turnout.errors import CompileError, ProcessError, UsageError
+from turnout.errors import CompileError, ProcessError, UsageError, WriteError
 from turnout.machine import plugins
 from turnout.routing import apply, route
 
@@ -230,3 +230,38 @@ def test_the_runtimes_own_device_filter_is_a_part_of_the_job(folder: Path) -> No
 def test_options_that_mean_nothing_are_wrong_usage(asked: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         CompileOptions(**asked)
+
+
+def test_what_is_removed_while_it_is_prepared_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`turnout cache prune --all` while another process compiles."""
+    from turnout.compiling import prepare as module
+
+    real, calls = module.derive, []
+
+    def derive(*arguments: Any, **options: Any) -> Path:
+        calls.append(1)
+        if len(calls) == 1:
+            shutil.rmtree(folder / "_compiled")
+            raise WriteError("It cannot be written.") from FileNotFoundError("removed")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, "derive", derive)
+    monkeypatch.setattr(obtain, "call_worker", failing)
+    bundle = Bundle.open(folder)
+    config = effective(bundle, stages={"context": "openvino"})
+    (folder / "_compiled").mkdir()
+    with prepare(bundle, config, CompileOptions(compile=True, share="off")) as prepared:
+        assert (prepared.folder / "genai_config.json").is_file()
+    assert len(calls) == 2
+
+
+def test_what_is_asked_and_does_nothing_is_said(folder: Path) -> None:
+    bundle = Bundle.open(folder)
+    said: list[str] = []
+    options = CompileOptions(compile=True, share="ep")
+    with prepare(bundle, effective(bundle, ep="cpu"), options, say=said.append) as prepared:
+        assert prepared.compiled == {}
+    assert said[0].startswith("Nothing is shared by --share ep: ")
+    assert said[1] == "Nothing is compiled ahead of time: cpu compiles nothing ahead of time."

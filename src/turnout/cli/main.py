@@ -46,6 +46,8 @@ def main() -> None:
         _discard_output()
         sys.exit(EXIT_FAILED)
     except Exception as error:
+        if _is_interrupt(error):
+            sys.exit(EXIT_INTERRUPTED)
         if isinstance(error, OSError):
             # What could not be written would be tried again, and fail again, at exit.
             _discard_output()
@@ -54,6 +56,16 @@ def main() -> None:
         if wants_traceback(sys.argv):
             raise
         sys.exit(_explained(error))
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error of an import, as native modules turn it into one."""
+    if not isinstance(error, ImportError):
+        return False
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None
 
 
 def _explained(error: Exception) -> int:

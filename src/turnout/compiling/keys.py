@@ -117,6 +117,23 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...
     return tuple(lines)
 
 
+def are_related(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two sets of inputs have a graph, or the weights of one, in common."""
+    return bool(_contents(one) & _contents(other))
+
+
+def _contents(inputs: Mapping[str, Any]) -> set[str]:
+    found: set[str] = set()
+    stages = inputs.get("stages")
+    for item in stages if isinstance(stages, list) else ():
+        weights = item.get("weights") if isinstance(item, Mapping) else None
+        if isinstance(item, Mapping):
+            found.add(str(item.get("graph")))
+        if isinstance(weights, Mapping):
+            found |= set(map(str, weights.values()))
+    return found
+
+
 def _weights(graph: GraphFile, job: Job, hashes: ContentHashes) -> dict[str, str]:
     """The hash of what a graph uses of each of its data files."""
     spans: dict[str, list[tuple[int, int]]] = {}

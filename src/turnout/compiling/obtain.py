@@ -117,12 +117,19 @@ class Obtainer:
         return entry
 
     def _why_missed(self, inputs: dict[str, Any]) -> tuple[str, ...]:
-        """In what the newest entry of the same stages differs; () where there is none."""
+        """In what the newest entry of the same stages differs; () where there is none.
+
+        Entries of other models, which share the cache folder, have nothing in common with it.
+        """
+        if self.options.rebuild:
+            return ("made anew, as asked",)
         alike = [
             entry
             for folder in self.stores
             for entry in Store(folder).entries()
-            if isinstance(entry, Entry) and _stages(entry.manifest.inputs) == _stages(inputs)
+            if isinstance(entry, Entry)
+            and _stages(entry.manifest.inputs) == _stages(inputs)
+            and keys.are_related(entry.manifest.inputs, inputs)
         ]
         if not alike:
             return ()
@@ -197,7 +204,7 @@ class Obtainer:
             # How the child ended says more than what is missing because of it.
             if ending.error is not None:
                 raise CompileError(
-                    f"{job.name} was not compiled: {ending.error.problem}", **ending.error.facts
+                    f"{job.name} was not compiled: {ending.error.problem}", **_facts(ending.error)
                 ) from error
             raise
 
@@ -251,6 +258,14 @@ def _judged_by_what_it_left(job: Job) -> Iterator[_Ending]:
         raise CompileError(
             f"{job.name} was not compiled: {error.problem}", **error.facts
         ) from error
+
+
+def _facts(error: TurnoutError) -> dict[str, str]:
+    """The facts of an error about a child, in the words of compiling."""
+    facts = dict(error.facts)
+    if "--time-limit" in facts.get("fix", ""):
+        facts["fix"] = facts["fix"].replace("--time-limit", "--compile-timeout")
+    return facts
 
 
 def call_worker(kind: str, argument: dict[str, Any], limit: float, doing: str) -> dict[str, Any]:

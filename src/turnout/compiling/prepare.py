@@ -141,21 +141,43 @@ def prepare(
     if recalled is not None:
         return _recalled(recalled)
     require_regular(bundle)
-    preparation = _Preparation(
-        bundle,
-        effective,
-        options,
-        hashes=hashes,
-        inventory=inventory,
-        progress=progress,
-        say=say,
-    )
-    with contextlib.ExitStack() as held:
-        prepared = preparation.run(held)
-        prepared._held = held.pop_all()
+
+    def fresh() -> _Preparation:
+        return _Preparation(
+            bundle,
+            effective,
+            options,
+            hashes=hashes,
+            inventory=inventory,
+            progress=progress,
+            say=say,
+        )
+
+    prepared = _run(fresh)
     if ticket is not None:
         ticket.remember(replace(bundle, config=effective), prepared, hashes)
     return prepared
+
+
+def _run(fresh: Callable[[], _Preparation]) -> Prepared:
+    """Run it, and once more where something was removed meanwhile, as by `turnout cache prune`."""
+    for again in (True, False):
+        try:
+            with contextlib.ExitStack() as held:
+                prepared = fresh().run(held)
+                prepared._held = held.pop_all()
+                return prepared
+        except (CompileError, WriteError) as error:
+            if not (again and _was_removed(error)):
+                raise
+    raise AssertionError("the second run returns or raises")
+
+
+def _was_removed(error: BaseException | None) -> bool:
+    """Whether a file that was not there any more is the cause."""
+    while error is not None and not isinstance(error, FileNotFoundError):
+        error = error.__cause__
+    return error is not None
 
 
 def _recalled(recalled: Recalled) -> Prepared:
@@ -251,6 +273,10 @@ class _Preparation:
             hashes=self.hashes,
             inventory=self.inventory,
         )
+        asked = self.options.share not in {None, "off", "auto"}
+        if asked and not choice.is_any:
+            reasons = "; ".join(choice.reasons) or "no two stages have weights in common"
+            self.say(f"Nothing is shared by --share {self.options.share}: {reasons}.")
         self.effective = choice.config
         self.shared = Shared(
             choice.merged, choice.ep_groups, choice.prepack, reasons=choice.reasons
@@ -261,6 +287,9 @@ class _Preparation:
             self.source, self.effective, groups=self.shared.ep, target=self.options.target
         )
         self.skipped = dict(plan.skipped)
+        if self.options.compile and not plan.jobs:
+            reasons = "; ".join(dict.fromkeys(plan.skipped.values()))
+            self.say(f"Nothing is compiled ahead of time: {reasons}.")
         wanted = {name for group in self.shared.ep for name in group}
         for job in plan.jobs:
             if self.options.compile or wanted.intersection(m.stage for m in job.members):
@@ -294,7 +323,7 @@ class _Preparation:
         self.shared = replace(self.shared, ep=groups)
 
     def _failed(self, job: Job, error: TurnoutError) -> None:
-        if self.options.require_compiled or self.options.share not in {None, "off", "auto"}:
+        if self.options.require_compiled or self.options.share == "require":
             raise error
         for member in job.members:
             self.uncompiled[member.stage] = error.problem
@@ -302,7 +331,8 @@ class _Preparation:
             self.shared = replace(self.shared, prepacked=())
         else:
             self._unshare(job)
-        self.say(f"{job.name}: loaded uncompiled. {error}")
+        how = "not packed" if job.kind == "prepacked" else "loaded uncompiled"
+        self.say(f"{job.name}: {how}. {error}")
 
     def _take(self, job: Job, entry: Entry) -> None:
         self.entries.append(entry)
