@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 help:
 	@echo "make demo    build a real model, and ask it on the CPU EP and on OpenVINO"
 	@echo "make test    every test"
-	@echo "make check   format, lint, types, import directions, fast tests"
+	@echo "make check   format, lint, types, import directions, fast tests (none that loads OpenVINO)"
 	@echo "make format  rewrite the sources in the project's format"
 	@echo "make docs    write docs/findings.md from the rules of the checks"
 
@@ -56,7 +56,7 @@ imports: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
 
 fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not openvino" $(ARGS)
 
 clean:
 	rm -rf $(VENV) demo .coverage .mypy_cache .ruff_cache .pytest_cache

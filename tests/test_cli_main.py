@@ -180,3 +180,16 @@ def test_an_error_shows_control_characters_and_lets_no_value_look_like_a_fact(ca
         "  fix: one\n"
         "    two\n"
     )
+
+
+def test_ctrl_c_inside_an_import_is_ctrl_c():
+    """Native modules turn it into an error of the import, as numpy does."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise ImportError("import numpy failed") from interrupt
+    except ImportError as error:
+        assert cli._is_interrupt(error)
+    assert not cli._is_interrupt(ImportError("no such module"))
+    assert not cli._is_interrupt(ValueError("else"))

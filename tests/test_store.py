@@ -258,3 +258,12 @@ def test_a_miss_is_explained_in_words() -> None:
         "provider_options device_type nothing -> NPU",
     )
     assert keys.difference(INPUTS, INPUTS) == ()
+
+
+def test_a_miss_is_compared_with_what_has_something_in_common() -> None:
+    other = {"stages": [{"stage": "context", "graph": "2" * 64, "weights": {"w": "3" * 64}}]}
+    same_weights = {"stages": [{"stage": "context", "graph": "4" * 64, "weights": {"w": "3" * 64}}]}
+    assert keys.are_related(INPUTS, INPUTS)
+    assert keys.are_related(other, same_weights)
+    assert not keys.are_related(INPUTS, other)
+    assert not keys.are_related({}, {})
