@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from turnout.errors import TokenizerError
 from turnout.files import is_file
@@ -60,6 +60,33 @@ class TokenizerInfo:
     missing: tuple[str, ...]
     chat_template: str | None
     template_file: str | None
+
+
+# What the runtime passes over in `tokenizer_config.json`, and strings, where it is none.
+_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+def no_json(text: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python takes for numbers of JSON and the runtime does not."""
+    raise ValueError(f"{text}, which is no JSON")
+
+
+def parse_config(data: bytes) -> tuple[Any, str]:
+    """The document in a `tokenizer_config.json`, and what in the text is no JSON, "" for nothing.
+
+    The runtime takes comments, and reads to the first zero byte. Raises `ValueError`.
+    """
+    text, zero, _ = data.partition(b"\0")
+    whole, odd = text.decode("utf-8-sig"), "zero bytes behind the end" if zero else ""
+    try:
+        return json.loads(whole, parse_constant=no_json), odd
+    except RecursionError as error:
+        raise ValueError("too deep a nesting") from error
+    except ValueError:
+        bare = _COMMENT.sub(lambda found: found[0] if found[0][0] == '"' else " ", whole)
+        if bare == whole:
+            raise
+        return json.loads(bare, parse_constant=no_json), odd or "comments"
 
 
 def read_tokenizer(folder: Path) -> TokenizerInfo:
@@ -121,7 +148,8 @@ def _json(path: Path) -> dict[str, Any] | None:
     if not is_file(path):
         return None
     try:
-        document = json.loads(_read(path))
+        data = _read(path)
+        document = parse_config(data)[0] if path.name == CONFIG else json.loads(data)
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path} is not JSON.", found=str(error)[:200], where=path) from error
     if not isinstance(document, dict):

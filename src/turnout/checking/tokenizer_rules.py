@@ -41,10 +41,13 @@ TEMPLATE_BROKEN = Rule(
     "error",
     "files",
     "A chat template that cannot be used",
-    why="The template must be text. With a list of named templates, or null, in "
-    "`tokenizer_config.json`, or a `chat_template.json` that is no JSON, the runtime makes no "
-    "tokenizer at all; with a `chat_template.jinja` that is not UTF-8 it fails when a "
-    "conversation begins.",
+    why="The template must be text, with tags that close and blocks that end, and with no other "
+    "statements than those of onnxruntime-genai 0.18 (`for`, `if`, `set`, `macro`, `filter`, "
+    "`generation`, `break`, `continue`): else a conversation fails with `Invalid or unsupported "
+    "chat template`. What is inside expressions is not looked into. With a list of named "
+    "templates, or null, in `tokenizer_config.json`, or a `chat_template.json` that is no JSON, "
+    "the runtime makes no tokenizer at all; with a `chat_template.jinja` that is not UTF-8 it "
+    "fails when a conversation begins.",
     bad='`{"chat_template": [{"name": "default", "template": "..."}]}`',
     good='`{"chat_template": "..."}`',
 )
@@ -83,9 +86,10 @@ ADDED = Rule(
     "T337",
     "warning",
     "files",
-    "Added tokens outside the model's vocabulary",
-    why="Tokens were added to the tokenizer that the model has no embedding for. Prompts without "
-    "them work, and one with such a token fails (`indices element out of data bounds`).",
+    "A few tokens outside the model's vocabulary",
+    why="Tokens were added to the tokenizer, or fewer than one in a hundred of its own stand, "
+    "where the model has no embedding for them. Prompts without them work, and one with such a "
+    "token fails (`indices element out of data bounds`).",
     bad='{"model": {"vocab_size": 32000}} with an added token whose id is 32000',
     good='{"model": {"vocab_size": 32064}} with an added token whose id is 32000',
 )
@@ -100,6 +104,29 @@ NO_CLASS = Rule(
     bad='`{"chat_template": "..."}`',
     good='`{"chat_template": "...", "tokenizer_class": "PreTrainedTokenizerFast"}`',
 )
+VALUES = Rule(
+    "T339",
+    "error",
+    "files",
+    "A value in a tokenizer file that the runtime does not take",
+    why="The runtime makes no tokenizer where a special token is a number, an id is text, merges "
+    "are not texts or pairs of them, a pre-tokenizer is of an unknown type, and the like. A first "
+    "merge that begins with #, or an empty one, keeps it reading for ever. Python libraries "
+    "forgive much of it.",
+    bad='`{"eos_token": 2}`',
+    good='`{"eos_token": "</s>"}`',
+)
+LOOSE = Rule(
+    "T340",
+    "warning",
+    "files",
+    "A tokenizer file that is not quite JSON",
+    why="onnxruntime-genai 0.18 reads `tokenizer.json` to the end of its first value, and "
+    "`tokenizer_config.json` to the first zero byte and over comments. Other programs refuse them: "
+    "the file was damaged, or joined with another.",
+    bad="a `tokenizer.json` with other bytes behind its last brace",
+    good="a `tokenizer.json` that ends with its last brace",
+)
 
 TOKENIZER_RULES = (
     TOKENIZER_MISSING,
@@ -111,4 +138,6 @@ TOKENIZER_RULES = (
     EOS,
     ADDED,
     NO_CLASS,
+    VALUES,
+    LOOSE,
 )

@@ -7,21 +7,31 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from turnout.bundle import Bundle
-from turnout.bundle.tokenizer import CONFIG, FILES, MAX_BYTES, TEMPLATE, TEMPLATE_JSON
+from turnout.bundle.tokenizer import (
+    CONFIG,
+    FILES,
+    MAX_BYTES,
+    TEMPLATE,
+    TEMPLATE_JSON,
+    parse_config,
+)
 from turnout.checking.file_rules import OUTSIDE
 from turnout.checking.files import problem_with
 from turnout.checking.findings import Finding
 from turnout.checking.locating import Located, is_pointer, locate
 from turnout.checking.subject import Subject
+from turnout.checking.templates import flaw_of
 from turnout.checking.tokenizer_rules import (
     ADDED,
     EOS,
+    LOOSE,
     NO_CLASS,
     NO_TEMPLATE,
     TEMPLATE_BROKEN,
@@ -29,8 +39,10 @@ from turnout.checking.tokenizer_rules import (
     TOKENIZER_MISSING,
     TOKENIZER_RULES,
     UNKNOWN_CLASS,
+    VALUES,
     VOCABULARY,
 )
+from turnout.checking.tokenizer_values import config_flaws
 from turnout.checking.vocabulary import Vocabulary, read_vocabulary
 
 RULES = TOKENIZER_RULES
@@ -38,6 +50,9 @@ VOCABULARY_FILE = "tokenizer.json"
 _MODULE = "tokenizer_module.json"
 _FETCH = "fetch it again from where the model comes from"
 _SHOWN = 200
+_MOST_FLAWS = 4
+# Where fewer than one in so many tokens of the model have no embedding, most prompts work.
+_MANY = 100
 # The classes that onnxruntime-genai 0.18 makes tokenizers of, each also with `Fast` behind it;
 # each was tried.
 CLASSES = frozenset(
@@ -83,16 +98,24 @@ class _Tokenizer:
 
     def findings(self) -> Iterator[Finding]:
         """What is wrong with its files."""
-        config = self.document(CONFIG)
-        if isinstance(config, Finding):
-            yield config
+        config = None
+        read = self.document(CONFIG)
+        if isinstance(read, Finding):
+            yield read
         else:
-            config = yield from self.with_module(config)
+            if read[1]:
+                yield self.loose(CONFIG, read[1])
+            config = yield from self.with_module(read[0])
+            yield from self.values(CONFIG, list(islice(config_flaws(config), _MOST_FLAWS)))
         yield from self.links()
-        vocabulary = self.vocabulary({} if isinstance(config, Finding) else config)
+        vocabulary = self.vocabulary(config or {})
         if isinstance(vocabulary, Finding):
             yield vocabulary
-        if isinstance(config, Finding):
+        elif vocabulary is not None:
+            yield from self.values(VOCABULARY_FILE, vocabulary.flaws)
+            if vocabulary.rest:
+                yield self.loose(VOCABULARY_FILE, f"{vocabulary.rest!r} behind the end")
+        if config is None:
             return
         kind = vocabulary.kind if isinstance(vocabulary, Vocabulary) else ""
         unknown = list(self.of_class(config, kind))
@@ -109,7 +132,7 @@ class _Tokenizer:
         if isinstance(module, Finding):
             yield module
             return config
-        return {**config, **module}
+        return {**config, **module[0]}
 
     def links(self) -> Iterator[Finding]:
         """Files that the runtime would read, and that lead out of the bundle."""
@@ -143,18 +166,42 @@ class _Tokenizer:
             fix=_FETCH,
         )
 
-    def document(self, file: str) -> Mapping[str, Any] | Finding:
-        """A JSON object, or what is wrong with the file."""
+    def values(self, file: str, flaws: Sequence[str]) -> Iterator[Finding]:
+        """The finding for values that the runtime does not take, if there are any."""
+        if flaws:
+            name = self.name(file)
+            yield VALUES.at(
+                name,
+                f"The runtime makes no tokenizer of {name} as it is.",
+                found="; ".join(flaws)[:_SHOWN],
+                fix=_FETCH,
+            )
+
+    def loose(self, file: str, found: str) -> Finding:
+        """The finding for a file that others than the runtime refuse."""
+        name = self.name(file)
+        return LOOSE.at(
+            name,
+            f"The tokenizer's file {name} is not quite JSON.",
+            found=found[:_SHOWN],
+            expected="one JSON object, and nothing else",
+            fix=_FETCH,
+        )
+
+    def document(self, file: str) -> tuple[Mapping[str, Any], str] | Finding:
+        """A JSON object, and what beside it is no JSON; or what is wrong with the file."""
         located = self.located(file)
         if located.path is None:
             return self.unusable(file, located)
         if is_pointer(located.path):
             return self.broken(file, "a Git LFS pointer")
         try:
-            document = json.loads(_read(located.path))
+            document, odd = parse_config(_read(located.path))
         except (OSError, ValueError, RecursionError) as error:
             return self.broken(file, str(error))
-        return document if isinstance(document, dict) else self.broken(file, "no JSON object")
+        return (
+            (document, odd) if isinstance(document, dict) else self.broken(file, "no JSON object")
+        )
 
     def vocabulary(self, config: Mapping[str, Any]) -> Vocabulary | Finding | None:
         """The ids, or what is wrong with the file; None where they are in a file of tiktoken."""
@@ -217,6 +264,8 @@ class _Tokenizer:
                 expected="a tokenizer_class",
                 fix="add the tokenizer_class of the model",
             )
+        if isinstance(text, str) and (flaw := flaw_of(text)) is not None:
+            yield self.bad_template(file, flaw, "statements that the runtime knows, and their ends")
 
     def template_of(self, file: str) -> Any:
         """The template that a file of its own holds, or what is wrong with it."""
@@ -233,15 +282,17 @@ class _Tokenizer:
             return self.bad_template(file, "no JSON object")
         return document.get("chat_template", "")
 
-    def bad_template(self, file: str, found: str) -> Finding:
+    def bad_template(self, file: str, found: str, expected: str = "UTF-8 text") -> Finding:
         """The finding for a template that the runtime does not take."""
         name = self.name(file)
         return TEMPLATE_BROKEN.at(
             name,
             f"The chat template in {name} cannot be used.",
             found=found,
-            expected="UTF-8 text",
-            fix="write the template as one text",
+            expected=expected,
+            fix="write the template as one text"
+            if expected == "UTF-8 text"
+            else "mend the template, or take the one of the model",
         )
 
     def ids(self, config: Mapping[str, Any], vocabulary: Vocabulary) -> Iterator[Finding]:
@@ -272,13 +323,15 @@ class _Tokenizer:
         """Tokens whose ids are not below `vocab_size`."""
         own = {t: n for t, n in vocabulary.pieces.items() if n >= size and t not in added}
         beyond = {text: number for text, number in added.items() if number >= size}
+        if len(own) * _MANY < len(vocabulary.pieces):
+            beyond, own = {**own, **beyond}, {}
         for rule, ids in ((VOCABULARY, own), (ADDED, beyond)):
             if not ids:
                 continue
             shown = ", ".join(
                 repr(text[:40]) for text in heapq.nsmallest(3, ids, key=ids.__getitem__)
             )
-            kind = "added tokens" if rule is ADDED else "tokens"
+            kind = "added tokens" if added.keys() >= ids.keys() else "tokens"
             yield rule.at(
                 self.name(VOCABULARY_FILE),
                 f"The tokenizer has {len(ids)} {kind} outside the model's vocabulary: {shown}"
