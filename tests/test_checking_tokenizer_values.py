@@ -269,3 +269,12 @@ def test_a_few_ids_of_its_own_beyond_the_model_are_a_warning(folder: Path) -> No
     edit_json(folder / VOCABULARY, lambda document: document["model"]["vocab"].update(pieces))
     assert codes(folder) == ["T335"]
     assert json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))["model"]["vocab"]
+
+
+def test_a_list_of_pieces_without_a_type_is_no_list_of_merges(folder: Path) -> None:
+    """As T5's file of 2020 is, of which the runtime makes a tokenizer."""
+    pieces = {"vocab": [["<unk>", 0.0], ["\u2581a", -2.0]], "unk_id": 0}
+    edit_json(folder / VOCABULARY, top(model=pieces))
+    edit_json(folder / CONFIG, top(tokenizer_class="T5Tokenizer"))
+    assert not fails(encode, folder)
+    assert "T339" not in codes(folder)

@@ -31,7 +31,8 @@ def _kind_of(value: Any) -> str:
 def flaws_of(document: Mapping[str, Any]) -> Iterator[str]:
     """What the runtime does not take in a `tokenizer.json`: a place, and what is there."""
     model = document["model"]
-    if model.get("type") in {None, "BPE"}:
+    # Older files leave the type out, those with a list of pieces and scores too.
+    if model.get("type", "" if isinstance(model.get("vocab"), list) else "BPE") in {None, "BPE"}:
         yield from _vocabulary_flaws(model)
         yield from _merge_flaws(model)
     yield from _added_flaws(document.get("added_tokens"))
