@@ -123,6 +123,7 @@ FLAT_CASES: list[tuple[Any, str]] = [
     ({"intra_op_num_threads": -1}, ""),
     ({"ep.context_enable": "1"}, ""),
     ({"provider_options": [{"AZURE": {}}]}, ""),
+    ({"provider_options": [{"azure": {}}]}, "T408"),
     *(
         ({"provider_options": [{name: {}}]}, "T433")
         for name in ("tensorrt", "TensorRT", "migraphx", "coreml", "rocm", "xnnpack", "Xnnpack")

@@ -34,8 +34,8 @@ def takes_compiled(ep: str, source: str) -> bool:
 
 
 def is_idle(name: str) -> bool:
-    """Whether it is an EP that the runtime has everywhere and that computes nothing."""
-    return _normalised(name) in IDLE
+    """Whether it is an EP, as the runtime spells it, that is everywhere and computes nothing."""
+    return name in IDLE
 
 
 def order_of(name: str) -> int:

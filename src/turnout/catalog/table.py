@@ -96,6 +96,7 @@ EPS: tuple[Ep, ...] = (
         default_device="cpu",
         device_name_key="ov_device",
         context_magic=b"OVEP_BIN",
+        refuses_links=True,
         cache_properties=("CACHE_DIR",),
         defaults={
             "cpu": {"device_type": "CPU"},
@@ -282,4 +283,4 @@ EPS: tuple[Ep, ...] = (
 
 # EPs that onnxruntime's packages hold beside those above, and that take no node of a language
 # model: a stage that names one runs on the CPU EP, and nothing fails (measured).
-IDLE = frozenset({"azure"})
+IDLE = frozenset({"AZURE", "AzureExecutionProvider"})
