@@ -27,6 +27,7 @@ from turnout.bundle import DERIVED_MARK, Bundle
 from turnout.checking import Finding, Subject, data, files, tokenizers
 from turnout.compiling import loadable
 
+OPENVINO = [{"OpenVINO": {"device_type": "CPU"}}]
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5000000000\n"
 
 
@@ -263,14 +264,28 @@ class TestNativeCode:
         with pytest.raises(RuntimeError, match=r"Failed to load library .*ops\.so"):
             generate(folder)
 
-    def test_one_that_is_not_there_is_looked_for_elsewhere(self, tmp_path: Path) -> None:
+    def test_one_that_is_nowhere_is_an_error(self, tmp_path: Path) -> None:
         folder = self.bundle(tmp_path, "turnout_no_such_library.so")
-        (finding,) = findings(folder)
-        assert finding.code == "T308"
-        assert finding.found is not None
-        assert finding.found.startswith("none in the bundle")
+        assert [(f.code, f.severity) for f in findings(folder)] == [("T319", "error")]
         with pytest.raises(RuntimeError, match="Failed to load library"):
             generate(folder)
+
+    def test_one_that_is_elsewhere_is_warned_about(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = self.bundle(tmp_path, "turnout_ops.so")
+        for place in ("work", "path"):
+            (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / "work")
+        monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path / 'path'}")
+        assert codes(folder) == ["T319"]
+        for place in ("work", "path"):
+            library = tmp_path / place / "turnout_ops.so"
+            library.write_bytes(b"")
+            (finding,) = findings(folder)
+            assert (finding.code, finding.severity) == ("T308", "warning")
+            assert finding.found == "none in the bundle, but one elsewhere"
+            library.unlink()
 
     @pytest.mark.parametrize("library", ["../ops.so", "/usr/lib/ops.so"])
     def test_one_outside_the_bundle_is_an_error(self, tmp_path: Path, library: str) -> None:
@@ -284,6 +299,30 @@ class TestNativeCode:
         set_decoder(folder, session_options={"custom_ops_library": "turnout_none.so"})
         (finding,) = findings(folder)
         assert "embeddings, transformer, lm_head" in finding.message
+
+
+class TestHubCache:
+    """Files that are links into a hub's folder of blobs."""
+
+    def bundle(self, tmp_path: Path) -> Path:
+        folder = build_pipeline(tmp_path / "b", providers={"lm_head": OPENVINO})
+        return as_hub_cache(folder, tmp_path / "hub")
+
+    def test_weights_for_an_ep_that_refuses_links_are_told(self, tmp_path: Path) -> None:
+        (finding,) = findings(self.bundle(tmp_path))
+        assert (finding.code, finding.severity, finding.path) == ("T318", "info", "model")
+        assert "lm_head" in finding.message
+        assert findings(as_hub_cache(build_flat(tmp_path / "c"), tmp_path / "other")) == []
+        assert findings(build_pipeline(tmp_path / "d", providers={"lm_head": OPENVINO})) == []
+
+    @pytest.mark.openvino
+    def test_the_runtime_alone_refuses_them(self, tmp_path: Path) -> None:
+        pytest.importorskip("onnxruntime_ep_openvino", reason="the plugin is not installed")
+        from turnout.machine import plugins
+
+        plugins.register(["OpenVINOExecutionProvider"])
+        with pytest.raises(RuntimeError, match="outside the base directory"):
+            generate(self.bundle(tmp_path))
 
 
 class TestUnused:

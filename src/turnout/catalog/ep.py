@@ -78,7 +78,8 @@ class Ep:
     `spellings` are the names that onnxruntime-genai 0.18 knows it by, where it does not take any
     of them in any case (measured). `whole_option`: with "True" in it the EP runs a whole decoder
     with its cache, and nothing less. `slides_caches`: it drops what a window leaves behind from
-    caches of any type.
+    caches of any type. `refuses_links`: it reads no weights behind a link out of the graph's
+    folder.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Ep:
     defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     whole_option: str | None = None
     slides_caches: bool = False
+    refuses_links: bool = False
     properties_option: str | None = None
     exact_properties: Mapping[str, str] = field(default_factory=dict)
     exact_session_options: Mapping[str, str] = field(default_factory=dict)

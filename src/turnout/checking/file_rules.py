@@ -92,8 +92,8 @@ NATIVE_CODE = Rule(
     "A bundle that has native code loaded",
     why="`custom_ops_library` is loaded into the process before the graph is, and its code runs "
     "with all your rights. The runtime looks for it in the bundle, beside the libraries of EPs, "
-    "in the working folder, and then wherever the system looks for libraries; if it finds none, "
-    "or one for another system, loading fails.",
+    "in the working folder, and then wherever the system looks for libraries; one for another "
+    "system, or that is no library of operators, fails to load.",
     bad='{"model": {"decoder": {"session_options": {"custom_ops_library": "ops.dll"}}}}',
     good='{"model": {"decoder": {"session_options": {}}}}',
 )
@@ -106,6 +106,32 @@ UNUSED = Rule(
     "often what an older export left.",
     bad="`model_fp32.onnx.data`, which no graph names",
     good="only files that the config or a graph names",
+)
+
+LINKED_WEIGHTS = Rule(
+    "T318",
+    "info",
+    "files",
+    "Weights in a hub's cache for an EP that refuses links",
+    why="A hub's cache keeps files as links into its `blobs` folder. The CPU EP follows them, and "
+    "OpenVINO's plugin does not, where weights are kept beside the graph: onnxruntime-genai alone "
+    "fails with `resolves to ... which is outside the base directory`. Turnout loads such a bundle "
+    "by a derived one with hard links.",
+    bad="`snapshots/<hash>/model.data -> ../../blobs/<hash>` and a stage on OpenVINO, without "
+    "Turnout",
+    good="the same in Turnout, or a copy that was made with `cp -rL`",
+)
+NO_LIBRARY = Rule(
+    "T319",
+    "error",
+    "files",
+    "A native library that is nowhere",
+    why="The library that `custom_ops_library` names is not in the bundle, not in the working "
+    "folder, and not where this system looks for libraries: loading fails with `Failed to load "
+    "library`.",
+    bad='{"model": {"decoder": {"session_options": {"custom_ops_library": "ops.dll"}}}} without '
+    "that file",
+    good='{"model": {"decoder": {"session_options": {"custom_ops_library": "ops.dll"}}}} with it',
 )
 
 DATA_MISSING = Rule(
@@ -217,4 +243,6 @@ FILE_RULES = (
     NAMED,
     NATIVE_CODE,
     UNUSED,
+    LINKED_WEIGHTS,
+    NO_LIBRARY,
 )

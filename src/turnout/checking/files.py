@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turnout import catalog
 from turnout.bundle import DERIVED_MARK, Bundle, Stage
 from turnout.bundle.jsontext import Path as JsonPath
 from turnout.bundle.modeltypes import unopened_sections
-from turnout.checking import unused
+from turnout.checking import libraries, unused
 from turnout.checking.file_rules import (
     DERIVED,
     FILE_RULES,
+    LINKED_WEIGHTS,
     MISSING,
     NAMED,
-    NATIVE_CODE,
     NOT_REGULAR,
     OTHER_CASE,
     OUTSIDE,
@@ -28,17 +29,16 @@ from turnout.checking.locating import (
     file_path,
     is_refused_by_parser,
     locate,
-    option_place,
     relative_name,
 )
 from turnout.checking.subject import Subject
+from turnout.checking.wiring_names import listed
 from turnout.errors import BundleError
 from turnout.files import is_file
 
 RULES = FILE_RULES
 # Keys of a section that name a file which is opened only when it is needed.
 _LATER = ("config_filename", "adapter_filename")
-_LIBRARY = "custom_ops_library"
 _FETCH = "fetch or build the bundle again"
 
 
@@ -62,8 +62,9 @@ def _check(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
             yield from _graph(subject, bundle, stage)
     for path in _sections(subject):
         yield from _named_later(subject, bundle, path)
-    yield from _libraries(subject, bundle)
+    yield from libraries.check(subject, bundle)
     yield from unused.check(subject, bundle)
+    yield from _linked_weights(subject, bundle)
 
 
 def _graph(subject: Subject, bundle: Bundle, stage: Stage) -> Iterator[Finding]:
@@ -159,35 +160,23 @@ def _named_later(subject: Subject, bundle: Bundle, section: JsonPath) -> Iterato
             yield problem_with(located, what, subject.place((*section, key)), NAMED, OUTSIDE)
 
 
-def _libraries(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
-    users: dict[str, list[Stage]] = {}
-    for stage in subject.stages:
-        value = stage.effective_options.get(_LIBRARY)
-        if isinstance(value, str):
-            users.setdefault(value, []).append(stage)
-    for value, stages in users.items():
-        yield _library(subject, bundle, value, stages)
-
-
-def _library(subject: Subject, bundle: Bundle, value: str, stages: list[Stage]) -> Finding:
-    place = option_place(subject, stages[0], _LIBRARY)
-    names = ", ".join(stage.name for stage in stages[:8])
-    located = locate(bundle, value)
-    if located.problem in {"outside", "link"}:
-        return OUTSIDE.at(
-            place,
-            f"The native library of the stage {names}, {value[:200]}, is outside the bundle.",
-            found=located.found,
-            expected="no native code, or a library inside the bundle",
-            fix=f"remove {_LIBRARY} unless you know who made the library",
+def _linked_weights(subject: Subject, bundle: Bundle) -> Iterator[Finding]:
+    """Weights behind the links of a hub's cache, which some EPs do not follow."""
+    if bundle.blobs is None:
+        return
+    names = [
+        stage.name
+        for stage in subject.stages
+        for graph in [subject.graphs.get(stage.name)]
+        if graph is not None
+        and any(item.external and graph.is_read(item) for item in graph.initializers)
+        and any((ep := catalog.find(entry.ep)) and ep.refuses_links for entry in stage.providers)
+    ]
+    if names:
+        yield LINKED_WEIGHTS.at(
+            subject.place(("model",)),
+            f"Weights of {listed(names)} are behind links, which their EP refuses.",
+            found="a snapshot in a hub's cache",
+            expected="files, where another program than Turnout runs it",
+            fix="run it with Turnout, or copy the snapshot with its links followed (`cp -rL`)",
         )
-    found = "a library in the bundle"
-    if located.path is None:
-        found = "none in the bundle: the runtime goes on looking elsewhere, and may fail"
-    return NATIVE_CODE.at(
-        place,
-        f"Loading the stage {names} runs native code that the config chooses: {value[:200]}.",
-        found=found,
-        expected="no native code, or a library that you trust",
-        fix=f"remove {_LIBRARY} unless you know who made the library",
-    )
