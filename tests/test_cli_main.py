@@ -186,7 +186,7 @@ def test_ctrl_c_inside_an_import_is_ctrl_c():
     """Native modules turn it into an error of the import, as numpy does."""
     try:
         try:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # noqa: TRY301 - as it comes
         except KeyboardInterrupt as interrupt:
             raise ImportError("import numpy failed") from interrupt
     except ImportError as error:
