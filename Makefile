@@ -8,11 +8,12 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: help docs demo test check fast format lint types imports clean
+.PHONY: help docs demo test coverage check fast format lint types imports clean
 
 help:
 	@echo "make demo    build a real model, and ask it on the CPU EP and on OpenVINO"
 	@echo "make test    every test"
+	@echo "make coverage  every test, and which lines they ran (takes twice as long)"
 	@echo "make check   format, lint, types, import directions, fast tests (none that loads OpenVINO)"
 	@echo "make format  rewrite the sources in the project's format"
 	@echo "make docs    write docs/findings.md from the rules of the checks"
@@ -33,6 +34,9 @@ demo: $(VENV)/.demo
 	$(BIN)/python scripts/demo.py
 
 test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+coverage: $(VENV)/.dev
 	$(BIN)/python -m pytest --cov --cov-report= -n 2 $(ARGS)
 	$(BIN)/python -m coverage report
 

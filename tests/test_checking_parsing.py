@@ -164,7 +164,7 @@ def test_documents_are_judged_as_a_whole_as_the_runtime_does(
     assert disagreement(parser, config(model)) is None
 
 
-MANY = pytest.param(10_000, marks=pytest.mark.slow)
+MANY = pytest.param(3_000, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("count", [700, MANY])
