@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import Timeout
 
 from turnout.compiling import keys
+from turnout.compiling.places import in_first
 from turnout.compiling.store import Broken, Entry, Store, manifest_of, read_entry
-from turnout.errors import CompileError
+from turnout.errors import CompileError, WriteError
 
 KEY = "ab" * 32
 INPUTS: dict[str, Any] = {
@@ -267,3 +269,32 @@ def test_a_miss_is_compared_with_what_has_something_in_common() -> None:
     assert keys.are_related(other, same_weights)
     assert not keys.are_related(INPUTS, other)
     assert not keys.are_related({}, {})
+
+
+@pytest.mark.parametrize("stages", [5, "x", [5], {"a": 1}, None])
+def test_stages_of_any_kind_in_a_planted_manifest_are_no_stages(stages: Any) -> None:
+    assert keys.stages_of({"stages": stages}) == []
+    assert not keys.are_related({"stages": stages}, INPUTS)
+    assert keys.stages_of(INPUTS) == INPUTS["stages"]
+
+
+def test_a_place_at_which_another_process_is_at_work_is_not_left_for_another(
+    tmp_path: Path,
+) -> None:
+    used: list[Path] = []
+
+    def busy(place: Path) -> None:
+        used.append(place)
+        raise WriteError("Another process is at work.") from Timeout("lock")
+
+    def full(place: Path) -> str:
+        used.append(place)
+        if place.name == "a":
+            raise WriteError("It is full.") from OSError("full")
+        return place.name
+
+    places = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(WriteError, match="at work"):
+        in_first(places, busy)
+    assert used == places[:1]
+    assert in_first(places, full) == "b"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from turnout.bundle import GenaiConfig, Stage
     from turnout.checking.subject import Subject
 
-OPTIONS, PROVIDERS, FILTER = "session_options", "provider_options", "device_filtering_options"
+OPTIONS, PROVIDERS = "session_options", "provider_options"
 # No EP has as many; what is beyond is not looked at, so that no config takes for ever.
 MOST_OPTIONS = 256
 _MOST_HOLDERS = 1024

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turnout.compiling.prepare import Prepared, Shared
+    from turnout.compiling.prepare import Prepared
+    from turnout.compiling.shared import Shared
     from turnout.memory import Memory
     from turnout.runtime import GenerationResult, LoadSpans, Session
     from turnout.runtime.generation import GeneratorSource, Request

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from turnout.bundle import CONFIG_NAME, DERIVED_MARK, Bundle, GenaiConfig, require_regular
 from turnout.compiling import leftovers
 from turnout.compiling.contents import CONTEXT_PATH, SMALL, Artifact, Contents
-from turnout.compiling.places import cannot_write, opened, places
+from turnout.compiling.places import in_first, opened, places
 from turnout.compiling.unwritten import without_compiling
 from turnout.errors import CompileError, NotABundleError, WriteError
 from turnout.files import explain_os_error, link_or_copy, publish_folder, read_plain
@@ -82,8 +82,8 @@ def derive(
         )
     source = replace(bundle, path=bundle.path.resolve())
     key = hashlib.sha256(f"{effective.text}\0{sharing}".encode()).hexdigest()[:12]
-    problems: list[tuple[Path, OSError]] = []
-    for place in places(source):
+
+    def derived_in(place: Path) -> Path:
         try:
             with opened(place) as folder:
                 leftovers.sweep(folder)
@@ -94,13 +94,8 @@ def derive(
                 where=place / key,
                 fix="wait for it, or end it",
             ) from error
-        except OSError as error:
-            problems.append((place, error))
-        except WriteError as error:
-            if not isinstance(error.__cause__, OSError):
-                raise
-            problems.append((place, error.__cause__))
-    raise cannot_write(problems) from problems[-1][1]
+
+    return in_first(places(source), derived_in)
 
 
 def derive_into(

@@ -128,7 +128,7 @@ class Kept:
     def belongs(self, entry: Entry) -> bool:
         """Whether an entry was made of graphs that the bundle has; True without a bundle."""
         return self.bundle is None or any(
-            stage.get("graph") in self._graphs for stage in _stages(entry.manifest.inputs)
+            stage.get("graph") in self._graphs for stage in keys.stages_of(entry.manifest.inputs)
         )
 
     def _items(self, store: Store) -> Iterator[Item]:
@@ -181,7 +181,7 @@ def stale(entry: Entry, bundle: Bundle | None = None) -> tuple[str, ...]:
 def _job(inputs: dict[str, Any], bundle: Bundle | None) -> Job:
     """The job that an entry was compiled for, of the bundle's own stages."""
     members, folder = [], Path()
-    for stage in _stages(inputs) if bundle is not None else ():
+    for stage in keys.stages_of(inputs) if bundle is not None else ():
         assert bundle is not None
         own = bundle.stage(stage["stage"])
         folder = bundle.data_folder(own).resolve()
@@ -199,14 +199,9 @@ def _job(inputs: dict[str, Any], bundle: Bundle | None) -> Job:
     )
 
 
-def _stages(inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    found = inputs.get("stages")
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-
-
 def stage_names(entry: Entry) -> tuple[str, ...]:
     """The stages of an entry's job, in order."""
-    return tuple(str(stage.get("stage")) for stage in _stages(entry.manifest.inputs))
+    return tuple(str(stage.get("stage")) for stage in keys.stages_of(entry.manifest.inputs))
 
 
 def _folders(place: Path) -> list[Path]:

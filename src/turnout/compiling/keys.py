@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # Raised when what a worker writes changes though its inputs do not.
 SCHEMA_VERSION = 1
-_RUNTIME = "onnxruntime"
 _LONGEST = 60
 
 # Session options that say how a session runs and logs, not what is compiled.
@@ -122,14 +121,18 @@ def are_related(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(_contents(one) & _contents(other))
 
 
+def stages_of(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What inputs say of each stage of their job; stored ones may hold anything."""
+    found = inputs.get("stages")
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
 def _contents(inputs: Mapping[str, Any]) -> set[str]:
     found: set[str] = set()
-    stages = inputs.get("stages")
-    for item in stages if isinstance(stages, list) else ():
-        weights = item.get("weights") if isinstance(item, Mapping) else None
-        if isinstance(item, Mapping):
-            found.add(str(item.get("graph")))
-        if isinstance(weights, Mapping):
+    for item in stages_of(inputs):
+        found.add(str(item.get("graph")))
+        weights = item.get("weights")
+        if isinstance(weights, dict):
             found |= set(map(str, weights.values()))
     return found
 

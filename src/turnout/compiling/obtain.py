@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from turnout.compiling import keys
-from turnout.compiling.places import cannot_write, opened
+from turnout.compiling.places import in_first, opened
 from turnout.compiling.simulate import prove
 from turnout.compiling.store import MANIFEST, Entry, Store, manifest_of
-from turnout.errors import CompileError, ProcessError, TurnoutError, WriteError
+from turnout.errors import CompileError, ProcessError, TurnoutError
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -72,7 +72,9 @@ class Obtainer:
             self._tell_end(job, "stored")
             return found
         self.missed[job.name] = (*self._unsound, *self._why_missed(inputs))
-        return self._in_some_store(lambda store: self._make(job, store, key, inputs))
+        return in_first(
+            self.stores, lambda place: _made_in(place, lambda s: self._make(job, s, key, inputs))
+        )
 
     def look(self, job: Job) -> tuple[str, Entry | None, tuple[str, ...]]:
         """The key of a job, its entry if it is stored, else in what the newest alike differs.
@@ -135,19 +137,6 @@ class Obtainer:
             return ()
         newest = max(alike, key=lambda entry: entry.manifest.created)
         return keys.difference(newest.manifest.inputs, inputs)
-
-    def _in_some_store(self, make: Callable[[Store], Entry]) -> Entry:
-        problems: list[tuple[Path, OSError]] = []
-        for place in self.stores:
-            try:
-                return _made_in(place, make)
-            except OSError as error:
-                problems.append((place, error))
-            except WriteError as error:
-                if not isinstance(error.__cause__, OSError):
-                    raise
-                problems.append((place, error.__cause__))
-        raise cannot_write(problems) from problems[-1][1]
 
     def _make(self, job: Job, store: Store, key: str, inputs: dict[str, Any]) -> Entry:
         with store.lock(key):
@@ -324,6 +313,5 @@ def _expected(store: Store, job: Job) -> float | None:
 
 
 def _stages(inputs: dict[str, Any]) -> tuple[Any, Any, list[Any]]:
-    stages = inputs.get("stages")
-    names = [item.get("stage") for item in stages if isinstance(item, dict)] if stages else []
+    names = [item.get("stage") for item in keys.stages_of(inputs)]
     return (inputs.get("ep"), inputs.get("kind"), names)

@@ -9,10 +9,11 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from turnout.bundle import COMPILED, Bundle
 from turnout.compiling import leftovers
@@ -20,6 +21,7 @@ from turnout.errors import WriteError
 from turnout.files import STAGING_PREFIX
 
 CACHE_VARIABLE = "TURNOUT_CACHE_DIR"
+Made = TypeVar("Made")
 _SCRATCH = "scratch-"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -157,6 +159,26 @@ def _unlink_idle(lock: Path) -> None:
     ) as idle:
         if idle:
             lock.unlink()
+
+
+def in_first(folders: list[Path], use: Callable[[Path], Made]) -> Made:
+    """What `use` makes of the first folder that can be written and has room.
+
+    Raises `WriteError` where none does, and what else `use` raises.
+    """
+    problems: list[tuple[Path, OSError]] = []
+    for place in folders:
+        try:
+            return use(place)
+        except OSError as error:
+            problems.append((place, error))
+        except WriteError as error:
+            cause = error.__cause__
+            # Another process that is at work there is no reason to go elsewhere.
+            if not isinstance(cause, OSError) or isinstance(cause, Timeout):
+                raise
+            problems.append((place, cause))
+    raise cannot_write(problems) from problems[-1][1]
 
 
 def cannot_write(problems: list[tuple[Path, OSError]]) -> WriteError:

@@ -24,6 +24,7 @@ from turnout.compiling.options import CompileOptions
 from turnout.compiling.places import cache_folder, places, scratch, stores
 from turnout.compiling.plan import plan_contexts
 from turnout.compiling.receipts import Recalled, Ticket
+from turnout.compiling.shared import Shared
 from turnout.compiling.tools import needs_inventory
 from turnout.errors import CompileError, EpUnavailableError, TurnoutError, WriteError
 from turnout.machine import Inventory
@@ -35,37 +36,6 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 SHARE_OPTION = "ep.share_ep_contexts"
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Shared:
-    """How stages keep one copy of their weights.
-
-    `merged` maps a stage to the one whose session it became a part of; `ep` are groups that
-    share in their EP's way; `prepacked` are stages whose packed weights are mapped from one file.
-    `bytes_saved` is what is not stored twice.
-    """
-
-    merged: Mapping[str, str] = field(default_factory=dict)
-    ep: tuple[tuple[str, ...], ...] = ()
-    prepacked: tuple[str, ...] = ()
-    bytes_saved: int = 0
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def is_any(self) -> bool:
-        """Whether anything is shared."""
-        return bool(self.merged or self.ep or self.prepacked)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "merged": dict(self.merged),
-            "ep": [list(group) for group in self.ep],
-            "prepacked": list(self.prepacked),
-            "bytes_saved": self.bytes_saved,
-            "reasons": list(self.reasons),
-        }
 
 
 @dataclass
@@ -182,17 +152,14 @@ def _was_removed(error: BaseException | None) -> bool:
 
 def _recalled(recalled: Recalled) -> Prepared:
     receipt = recalled.receipt
-    shared = receipt.shared
     return Prepared(
         folder=Path(receipt.folder),
         config=recalled.config,
         compiled=receipt.compiled,
         skipped=receipt.skipped,
-        shared=Shared(
-            shared.merged, shared.ep, shared.prepacked, shared.bytes_saved, shared.reasons
-        ),
+        shared=receipt.shared,
         entries=recalled.entries,
-        artifacts=recalled.artifacts,
+        artifacts=receipt.artifacts,
     )
 
 

@@ -29,6 +29,7 @@ from turnout.compiling import contents, keys, store
 from turnout.compiling.contents import Artifact, stamp_written
 from turnout.compiling.jobs import Job
 from turnout.compiling.places import cache_folder
+from turnout.compiling.shared import Shared
 from turnout.compiling.store import MANIFEST, Entry, Store
 from turnout.errors import ConfigError, TurnoutError
 from turnout.files import STAGING_PREFIX, read_plain, write_atomic
@@ -49,41 +50,6 @@ _MAX_BYTES = 16 << 20
 Identity = tuple[int, ...]
 
 
-class StoredArtifact(msgspec.Struct, frozen=True):
-    """An `Artifact` as data."""
-
-    folder: str
-    graph: str
-    files: tuple[str, ...]
-    options: dict[str, str]
-    binds_source: bool
-
-    @classmethod
-    def of(cls, artifact: Artifact) -> StoredArtifact:
-        """That artifact."""
-        return cls(
-            str(artifact.folder),
-            artifact.graph,
-            artifact.files,
-            dict(artifact.options),
-            artifact.binds_source,
-        )
-
-    def artifact(self) -> Artifact:
-        """The artifact itself."""
-        return Artifact(Path(self.folder), self.graph, self.files, self.options, self.binds_source)
-
-
-class SharedFacts(msgspec.Struct, frozen=True):
-    """How stages share their weights: the fields of `prepare.Shared`."""
-
-    merged: dict[str, str]
-    ep: tuple[tuple[str, ...], ...]
-    prepacked: tuple[str, ...]
-    bytes_saved: int
-    reasons: tuple[str, ...]
-
-
 class Receipt(msgspec.Struct, frozen=True):
     """What a preparation was made of (`facts`, `files`), and what it came to."""
 
@@ -96,8 +62,8 @@ class Receipt(msgspec.Struct, frozen=True):
     skipped: dict[str, str]
     entries: tuple[tuple[str, str], ...]  # folder of the store, and key
     stored: dict[str, tuple[int, ...]]  # the entries' files
-    artifacts: dict[str, StoredArtifact]
-    shared: SharedFacts
+    artifacts: dict[str, Artifact]
+    shared: Shared
     schema_version: int = SCHEMA_VERSION
 
 
@@ -108,11 +74,6 @@ class Recalled:
     receipt: Receipt
     config: GenaiConfig
     entries: tuple[Entry, ...]
-
-    @property
-    def artifacts(self) -> dict[str, Artifact]:
-        """What took the place of stages' own graphs."""
-        return {name: stored.artifact() for name, stored in self.receipt.artifacts.items()}
 
 
 @dataclass(frozen=True)
@@ -167,7 +128,7 @@ class Ticket:
         try:
             if self.where.stat().st_size > _MAX_BYTES:
                 return None
-            receipt = msgspec.json.decode(self.where.read_bytes(), type=Receipt)
+            receipt = _read(self.where)
             if receipt.schema_version != SCHEMA_VERSION or receipt.facts != self.facts:
                 return None
             if receipt.files != self.files or not _is_as_written(receipt):
@@ -214,7 +175,7 @@ def idle() -> list[Path]:
 
 def _leads_somewhere(path: Path) -> bool:
     try:
-        receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
+        receipt = _read(path)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return False
     return Path(receipt.folder).is_dir()
@@ -226,7 +187,7 @@ def _write(path: Path, receipt: Receipt) -> None:
     with FileLock(path.parent.with_name(".receipts.lock"), timeout=_WAIT_S):
         for left in path.parent.glob(f"{STAGING_PREFIX}*"):
             left.unlink(missing_ok=True)
-        write_atomic(path, msgspec.json.encode(receipt))
+        write_atomic(path, msgspec.json.encode(receipt, enc_hook=str))
 
 
 def _made_by() -> list[Any]:
@@ -254,7 +215,6 @@ def _stored(entries: Iterable[Entry]) -> dict[str, Identity]:
 
 
 def _receipt(ticket: Ticket, prepared: Prepared, stored: dict[str, Identity]) -> Receipt:
-    shared = prepared.shared
     return Receipt(
         facts=dict(ticket.facts),
         files=dict(ticket.files),
@@ -265,17 +225,14 @@ def _receipt(ticket: Ticket, prepared: Prepared, stored: dict[str, Identity]) ->
         skipped=dict(prepared.skipped),
         entries=tuple((str(entry.folder.parent), entry.key) for entry in prepared.entries),
         stored=stored,
-        artifacts={
-            name: StoredArtifact.of(artifact) for name, artifact in prepared.artifacts.items()
-        },
-        shared=SharedFacts(
-            merged=dict(shared.merged),
-            ep=shared.ep,
-            prepacked=shared.prepacked,
-            bytes_saved=shared.bytes_saved,
-            reasons=shared.reasons,
-        ),
+        artifacts=dict(prepared.artifacts),
+        shared=prepared.shared,
     )
+
+
+def _read(path: Path) -> Receipt:
+    """Raises `OSError`, or `msgspec.MsgspecError`."""
+    return msgspec.json.decode(path.read_bytes(), type=Receipt, dec_hook=lambda kind, x: kind(x))
 
 
 def _mark_digest(folder: Path) -> str:

@@ -7,7 +7,6 @@ from turnout.bundle.graph import ValueInfo
 from turnout.errors import CompileError
 
 _SHOWN = 200
-Dim = int | str | None
 
 
 def require_same_interface(source: GraphFile, compiled: GraphFile) -> None:
