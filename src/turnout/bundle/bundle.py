@@ -12,6 +12,7 @@ from pathlib import Path
 from turnout.bundle.config import CONFIG_NAME, GenaiConfig
 from turnout.bundle.graph import GraphFile, ValueInfo, read_inputs
 from turnout.bundle.layouts import Stage
+from turnout.bundle.session_keys import INITIALIZER_FOLDER
 from turnout.bundle.tokenizer import FILES, TokenizerInfo, read_tokenizer
 from turnout.errors import (
     BundleError,
@@ -27,8 +28,6 @@ from turnout.files import contained, is_file, is_forbidden, kind_of
 COMPILED = "_compiled"
 # Marks a derived bundle, which lives by its source and is never a source itself.
 DERIVED_MARK = "turnout-derived.json"
-# The session option under which onnxruntime looks for external data elsewhere.
-INITIALIZER_FOLDER = "session.model_external_initializers_file_folder_path"
 # What to do about a file that is there and may not be read.
 ALLOW = "let this user read it, and enter the folders above it"
 _HUB_DEPTH = 8

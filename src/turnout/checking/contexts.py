@@ -8,9 +8,9 @@ from pathlib import Path
 
 from turnout import catalog
 from turnout.bundle import Bundle, GraphFile, Stage
-from turnout.bundle.bundle import INITIALIZER_FOLDER
 from turnout.bundle.epcontext import BoundWeight, ContextBinary, read_context_binary
 from turnout.bundle.onnxnodes import EpContext
+from turnout.bundle.session_keys import CONTEXT_PATH, INITIALIZER_FOLDER, SHARE_CONTEXTS
 from turnout.checking.context_rules import (
     BINARY_BROKEN,
     BINARY_MISSING,
@@ -28,8 +28,6 @@ from turnout.checking.locating import file_place, is_pointer, locate, relative_n
 from turnout.checking.subject import Subject
 from turnout.errors import BundleError
 
-_CONTEXT_PATH = "ep.context_file_path"
-_SHARE = "ep.share_ep_contexts"
 _COMPILE = "compile the stage again, or fetch the file again"
 
 
@@ -148,7 +146,7 @@ class _Compiled:
         """The folder for external data, where binaries are looked for in it as well."""
         options = self.stage.effective_options
         named = options.get(INITIALIZER_FOLDER)
-        if options.get(_CONTEXT_PATH) or not isinstance(named, str):
+        if options.get(CONTEXT_PATH) or not isinstance(named, str):
             return None
         return named or None
 
@@ -166,9 +164,9 @@ class _Compiled:
         return HIDDEN.at(
             file_place(self.subject, self.stage),
             f"The binary {cache[:200]} of {self.name} is looked for in {folder[:200]}.",
-            found=f"{INITIALIZER_FOLDER} without {_CONTEXT_PATH}",
-            expected=f"{_CONTEXT_PATH}: the name of the graph",
-            fix=f'add "{_CONTEXT_PATH}": "{self.stage.filename}" to the session options',
+            found=f"{INITIALIZER_FOLDER} without {CONTEXT_PATH}",
+            expected=f"{CONTEXT_PATH}: the name of the graph",
+            fix=f'add "{CONTEXT_PATH}": "{self.stage.filename}" to the session options',
         )
 
     def content(self, path: Path, cache: str) -> Iterator[Finding]:
@@ -221,15 +219,15 @@ class _Compiled:
         """The weights that are bound when it is loaded."""
         if not binary.weights:
             return
-        if self.stage.effective_options.get(_SHARE) != "1":
+        if self.stage.effective_options.get(SHARE_CONTEXTS) != "1":
             yield NOT_SHARED.at(
                 file_place(self.subject, self.stage),
                 f"The stage {self.stage.name!r} was compiled with shared weights, and its "
-                f"session options do not say {_SHARE}.",
-                found=repr(self.stage.effective_options.get(_SHARE))[:100]
-                if _SHARE in self.stage.effective_options
+                f"session options do not say {SHARE_CONTEXTS}.",
+                found=repr(self.stage.effective_options.get(SHARE_CONTEXTS))[:100]
+                if SHARE_CONTEXTS in self.stage.effective_options
                 else "no such option",
-                expected=f'"{_SHARE}": "1"',
+                expected=f'"{SHARE_CONTEXTS}": "1"',
                 fix="add it to the session options of the stage",
             )
         by_location: dict[str, list[BoundWeight]] = {}

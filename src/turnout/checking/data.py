@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.bundle import Bundle, GraphFile, Stage
-from turnout.bundle.bundle import INITIALIZER_FOLDER
 from turnout.bundle.graph import ELEMENT_TYPES, ExternalRange, Initializer
+from turnout.bundle.session_keys import INITIALIZER_FOLDER
 from turnout.checking import contexts, ranges
 from turnout.checking.context_rules import CONTEXT_RULES
 from turnout.checking.file_rules import (

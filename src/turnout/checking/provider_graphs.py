@@ -7,12 +7,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from turnout import catalog
+from turnout.bundle.session_keys import CONTEXT_ENABLE, CONTEXT_PATH
 from turnout.checking import provider_rules as rules
 from turnout.checking.drafts import Draft
 from turnout.checking.holders import Holder, entry_of
 from turnout.checking.locating import locate
 from turnout.checking.subject import Subject
-from turnout.routing.bounds import COMPILING
 
 if TYPE_CHECKING:
     from turnout.bundle import Stage
@@ -27,7 +27,7 @@ def check(subject: Subject, found: tuple[Holder, ...]) -> Iterator[Draft]:
 
 def _compiling(subject: Subject, holder: Holder) -> Iterator[Draft]:
     """What a load would compile, and whether its file is there already."""
-    if holder.options.get(COMPILING) != "1":
+    if holder.options.get(CONTEXT_ENABLE) != "1":
         return
     for stage in holder.stages:
         if stage.ep == catalog.CPU.name:
@@ -36,7 +36,7 @@ def _compiling(subject: Subject, holder: Holder) -> Iterator[Draft]:
         if subject.bundle is not None and locate(subject.bundle, target).path is not None:
             yield Draft(
                 rules.IN_THE_WAY,
-                (*holder.path, COMPILING),
+                (*holder.path, CONTEXT_ENABLE),
                 f"{stage.name} would be compiled to {target[:120]}, which is there already.",
                 found=target[:120],
                 expected="no such file",
@@ -45,10 +45,10 @@ def _compiling(subject: Subject, holder: Holder) -> Iterator[Draft]:
         else:
             yield Draft(
                 rules.COMPILES,
-                (*holder.path, COMPILING),
+                (*holder.path, CONTEXT_ENABLE),
                 f"{stage.name} would be compiled to {target[:120]} by the first load, and every"
                 " load after it would fail.",
-                found=f"{COMPILING}=1",
+                found=f"{CONTEXT_ENABLE}=1",
                 fix="remove the option",
             )
 
@@ -59,7 +59,7 @@ def _compiled_name(subject: Subject, stage: Stage) -> str:
     binaries = [c.cache for c in graph.ep_contexts if c.cache] if graph is not None else []
     if binaries:  # compiled already: its own binary is what is in the way
         return str(PurePosixPath(stage.filename or "").parent / binaries[0])
-    named = stage.effective_options.get("ep.context_file_path")
+    named = stage.effective_options.get(CONTEXT_PATH)
     if isinstance(named, str) and named:
         return named
     path = PurePosixPath(stage.filename or "")

@@ -13,6 +13,7 @@ from typing import Any
 
 from turnout import catalog
 from turnout.bundle.jsontext import Path
+from turnout.bundle.session_keys import CONTEXT_PATH, INITIALIZER_FOLDER
 from turnout.catalog import Verdict, judge
 from turnout.checking import provider_graphs, session_values
 from turnout.checking import provider_rules as rules
@@ -36,8 +37,8 @@ _RULE_OF: Mapping[str, Rule] = {
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:[\\/]|\\\\")
 # Session options whose value is a path; onnxruntime-genai reads the first two below the bundle.
 _PATH_OPTIONS = (
-    "ep.context_file_path",
-    "session.model_external_initializers_file_folder_path",
+    CONTEXT_PATH,
+    INITIALIZER_FOLDER,
     "custom_ops_library",
 )
 # Two sockets of the largest processors have fewer; a thousand threads take minutes to start.

@@ -16,11 +16,11 @@ from turnout.bundle import (
     GenaiConfig,
     Stage,
 )
+from turnout.bundle.session_keys import CONTEXT_PATH
 from turnout.bundle.tokenizer import FILES
 from turnout.errors import BundleError, GraphError
 from turnout.files import is_file
 
-CONTEXT_PATH = "ep.context_file_path"
 SCHEMA_VERSION = 4
 # Larger files are linked when a stage needs them, and left out when nothing names them.
 SMALL = 64 << 20

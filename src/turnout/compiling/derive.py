@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from turnout.bundle import CONFIG_NAME, DERIVED_MARK, Bundle, GenaiConfig, require_regular
 from turnout.compiling import leftovers
-from turnout.compiling.contents import CONTEXT_PATH, SMALL, Artifact, Contents
+from turnout.compiling.contents import Artifact, Contents
 from turnout.compiling.places import in_first, opened, places
 from turnout.compiling.unwritten import without_compiling
 from turnout.errors import CompileError, NotABundleError, WriteError
@@ -34,8 +34,6 @@ _MAX_MARK = 16 << 20
 _log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
-
-__all__ = ["CONTEXT_PATH", "SMALL", "Artifact", "derive", "derive_into", "loadable"]
 
 
 def loadable(bundle: Bundle, effective: GenaiConfig, *, say: Say = _log.info) -> Path:

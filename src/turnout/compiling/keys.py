@@ -12,7 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from turnout.bundle import INITIALIZER_FOLDER
+from turnout.bundle.session_keys import (
+    CONTEXT_ENABLE,
+    CONTEXT_PATH,
+    INITIALIZER_FOLDER,
+    SHARE_CONTEXTS,
+    STOP_SHARING,
+)
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle, GraphFile
@@ -35,10 +41,10 @@ _IMMATERIAL = frozenset(
         "enable_cpu_mem_arena",
         "enable_mem_pattern",
         "custom_ops_library",
-        "ep.context_enable",
-        "ep.context_file_path",
-        "ep.share_ep_contexts",
-        "ep.stop_share_ep_contexts",
+        CONTEXT_ENABLE,
+        CONTEXT_PATH,
+        SHARE_CONTEXTS,
+        STOP_SHARING,
         INITIALIZER_FOLDER,
         "session.force_spinning_stop",
         "session.intra_op.allow_spinning",

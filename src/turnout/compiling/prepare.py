@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.bundle import Bundle, require_regular
+from turnout.bundle.session_keys import SHARE_CONTEXTS
 from turnout.compiling import leftovers
 from turnout.compiling.contents import Artifact
 from turnout.compiling.derive import derive, derive_into, loadable
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from turnout.compiling.store import Entry
 
 Say = Callable[[str], None]
-SHARE_OPTION = "ep.share_ep_contexts"
 _log = logging.getLogger(__name__)
 
 
@@ -312,7 +312,7 @@ class _Preparation:
                 folder=entry.folder,
                 graph=graph,
                 files=(graph, *binaries),
-                options={SHARE_OPTION: "1"} if job.shared else {},
+                options={SHARE_CONTEXTS: "1"} if job.shared else {},
                 binds_source=job.kind == "context",
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnout.bundle import GenaiConfig
-from turnout.routing.bounds import COMPILING
+from turnout.bundle.session_keys import CONTEXT_ENABLE
 
 
 def without_compiling(config: GenaiConfig) -> GenaiConfig:
@@ -15,7 +15,7 @@ def without_compiling(config: GenaiConfig) -> GenaiConfig:
     """
     for stage in config.stages():
         for path in (stage.path, ("model", stage.options_section)):
-            place = (*path, "session_options", COMPILING)
+            place = (*path, "session_options", CONTEXT_ENABLE)
             if config.get(place) == "1":
                 config = config.remove(place)
     return config

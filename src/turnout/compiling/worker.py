@@ -17,20 +17,26 @@ from pathlib import Path
 from typing import Any
 
 from turnout import catalog
-from turnout.bundle import INITIALIZER_FOLDER, GraphFile
+from turnout.bundle import GraphFile
+from turnout.bundle.session_keys import (
+    CONTEXT_EMBED,
+    CONTEXT_ENABLE,
+    CONTEXT_PATH,
+    CONTEXTS,
+    INITIALIZER_FOLDER,
+    SHARE_CONTEXTS,
+    STOP_SHARING,
+)
 from turnout.compiling.naming import context_name
 from turnout.compiling.targets import backend_library, provider_options
 from turnout.compiling.worker_sessions import message_of, open_session, register
 from turnout.errors import BundleError, CompileError, TurnoutError
 from turnout.machine.origins import version_of
 
-_ENABLE, _PATH, _EMBED = "ep.context_enable", "ep.context_file_path", "ep.context_embed_mode"
-_SHARE, _LAST = "ep.share_ep_contexts", "ep.stop_share_ep_contexts"
 _RECORD = "session.record_ep_graph_assignment_info"
 # Of these a job decides, not the session options of a stage; so it does of all other options
 # of contexts, which name files.
-_DECIDED = frozenset({_SHARE, _LAST, INITIALIZER_FOLDER})
-_CONTEXTS = "ep.context_"
+_DECIDED = frozenset({SHARE_CONTEXTS, STOP_SHARING, INITIALIZER_FOLDER})
 _SHOWN = 6
 
 
@@ -71,14 +77,19 @@ def _entries(
     entries = {
         key: value
         for key, value in own.items()
-        if key not in _DECIDED and not key.startswith(_CONTEXTS)
+        if key not in _DECIDED and not key.startswith(CONTEXTS)
     }
-    embed = own.get(_EMBED) == "1" and not argument["shared"]
-    entries |= {_ENABLE: "1", _PATH: str(target), _EMBED: "1" if embed else "0", _RECORD: "1"}
+    embed = own.get(CONTEXT_EMBED) == "1" and not argument["shared"]
+    entries |= {
+        CONTEXT_ENABLE: "1",
+        CONTEXT_PATH: str(target),
+        CONTEXT_EMBED: "1" if embed else "0",
+        _RECORD: "1",
+    }
     if argument["shared"]:
-        entries[_SHARE] = "1"
+        entries[SHARE_CONTEXTS] = "1"
         if last:
-            entries[_LAST] = "1"
+            entries[STOP_SHARING] = "1"
     # All members read the weights of one folder: an EP takes equal names for equal weights.
     if Path(member["graph"]).parent != Path(argument["data_folder"]):
         entries[INITIALIZER_FOLDER] = argument["data_folder"]

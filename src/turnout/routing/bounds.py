@@ -3,16 +3,13 @@ and absurd threads."""
 
 from __future__ import annotations
 
+from turnout.bundle.session_keys import CONTEXTS
 from turnout.errors import UsageError
 
 # onnxruntime loads the library of that name into the process, with all of the user's rights.
 NATIVE_CODE = "custom_ops_library"
 # onnxruntime starts as many threads as it is told, and 100000 never end to start.
 MOST_THREADS = 1024
-# With COMPILING "1" an EP writes its compiled model into the bundle, where the next load finds it
-# in its way; the others say how, and mean nothing else but for what was compiled before.
-COMPILING = "ep.context_enable"
-_COMPILED = "ep.context_"
 _THREADS = frozenset({"intra_op_num_threads", "inter_op_num_threads"})
 
 
@@ -24,7 +21,9 @@ def check_session_option(key: str, value: object) -> None:
             found=f"{key}={value}"[:200],
             fix="leave it out; only a bundle's own configuration names such a library",
         )
-    if key.startswith(_COMPILED):
+    # One has an EP write its compiled model into the bundle, where the next load finds it in its
+    # way; the others say how, and mean nothing else but for what was compiled before.
+    if key.startswith(CONTEXTS):
         raise UsageError(
             f"{key} compiles a model ahead of time, which is not done through session options.",
             found=f"{key}={value}"[:200],
