@@ -22,7 +22,7 @@ from bundle_fixtures import (
 )
 from turnout.bundle import Bundle
 from turnout.checking import check, check_config
-from turnout.checking.report import MOST_OF_A_CODE
+from turnout.checking.findings import MOST_OF_A_CODE
 from turnout.cli.main import main
 from turnout.errors import UsageError
 from turnout.routing import route
@@ -305,6 +305,20 @@ def test_many_findings_of_one_kind_are_counted_and_not_listed(tmp_path: Path) ->
     assert len(unknown) == MOST_OF_A_CODE + 1
     (more,) = [f for f in report.findings if "more like it" in f.message]
     assert f"({1000 - MOST_OF_A_CODE - 1} more like it.)" in more.message
+
+
+def test_many_findings_that_were_counted_already_are_not_counted_again(tmp_path: Path) -> None:
+    path = tmp_path / "genai_config.json"
+    options = {f"option{i}": "1" for i in range(50)}
+    session = {"provider_options": [{"OpenVINO": options}]}
+    decoder = {"filename": "m.onnx", "session_options": session}
+    model = {"type": "llama", "context_length": 8, "decoder": decoder}
+    path.write_text(json.dumps({"model": model}), "utf-8")
+    unknown = [found for found in check_config(path).findings if found.code == "T413"]
+    assert len(unknown) == MOST_OF_A_CODE + 1
+    assert unknown[-1].message == (
+        f"There are {50 - MOST_OF_A_CODE} more findings of this kind, the last one here."
+    )
 
 
 def test_nothing_is_written(pipeline: Path, turnout: Any) -> None:

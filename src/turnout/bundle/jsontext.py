@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -96,8 +97,20 @@ def show_path(path: Path) -> str:
     return shown or "(the document)"
 
 
+class Lines:
+    """Line and column of many offsets of one text, which is looked through once."""
+
+    def __init__(self, text: str) -> None:
+        self._breaks = [match.start() for match in re.finditer("\n", text)]
+
+    def at(self, offset: int) -> tuple[int, int]:
+        """Line and column, both from 1, of a character offset."""
+        line = bisect_left(self._breaks, offset)
+        return line + 1, offset - (self._breaks[line - 1] if line else -1)
+
+
 def line_and_column(text: str, offset: int) -> tuple[int, int]:
-    """Line and column, both from 1, of a character offset."""
+    """Line and column, both from 1, of a character offset; see `Lines` for many of them."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from turnout.bundle.jsontext import Path
-from turnout.checking.findings import Finding, Rule
+from turnout.checking.findings import MOST_OF_A_CODE, Finding, Rule
 
 if TYPE_CHECKING:
     from turnout.checking.subject import Subject
-
-MOST_OF_A_KIND = 20
 
 
 @dataclass(frozen=True)
@@ -39,16 +37,16 @@ class Draft:
 
 
 def placed(subject: Subject, drafts: Iterable[Draft]) -> Iterator[Finding]:
-    """At most `MOST_OF_A_KIND` findings of each rule, and one that tells how many more."""
+    """At most `MOST_OF_A_CODE` findings of each rule, and one that tells how many more."""
     seen: Counter[str] = Counter()
     last: dict[str, Draft] = {}
     for draft in drafts:
         seen[draft.rule.code] += 1
-        if seen[draft.rule.code] <= MOST_OF_A_KIND:
+        if seen[draft.rule.code] <= MOST_OF_A_CODE:
             yield draft.place(subject)
         else:
             last[draft.rule.code] = draft
     for code, draft in last.items():
-        more = seen[code] - MOST_OF_A_KIND
+        more = seen[code] - MOST_OF_A_CODE
         message = f"There are {more} more findings of this kind, the last one here."
         yield replace(draft, message=message, found=None, expected=None, fix=None).place(subject)

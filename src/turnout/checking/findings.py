@@ -13,6 +13,8 @@ Severity = Literal["error", "warning", "info"]
 Kind = Literal["parser", "graph", "files", "route"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+# Findings of one code that are listed one by one.
+MOST_OF_A_CODE = 20
 KINDS: tuple[Kind, ...] = ("parser", "graph", "files", "route")
 
 

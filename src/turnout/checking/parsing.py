@@ -8,12 +8,11 @@ real configs and mutated ones. All that is wrong is said, where the runtime stop
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cached_property
 
-from turnout.bundle.jsontext import Member, Node, Path, show_path
+from turnout.bundle.jsontext import Lines, Member, Node, Path, show_path
 from turnout.checking import dialect, keys
 from turnout.checking.findings import Finding, Place
 from turnout.checking.keys import Key
@@ -51,15 +50,13 @@ class Source:
         self.text = text
 
     @cached_property
-    def _breaks(self) -> list[int]:
-        return [at for at, char in enumerate(self.text) if char == "\n"]
+    def _lines(self) -> Lines:
+        return Lines(self.text)
 
     def place(self, shown: Path | str, offset: int) -> Place:
         """A JSON path, or a name, with the line and column of `offset`."""
-        line = bisect_left(self._breaks, offset)
-        before = self._breaks[line - 1] if line else -1
         path = shown if isinstance(shown, str) else self.named(shown)
-        return Place(path, line + 1, offset - before)
+        return Place(path, *self._lines.at(offset))
 
     def named(self, path: Path) -> str:
         """A JSON path for a person."""
@@ -170,12 +167,9 @@ class _Walk:
     def object(self, node: Node, section: str, path: Path) -> Iterator[Finding]:
         """Findings in an object that is that section of the table."""
         table = keys.sections()[section]
-        seen: set[str] = set()
+        yield from self._duplicates(node, path)
         for member in node.members:
             where = (*path, member.key)
-            if member.key in seen:
-                yield self._duplicate(member, where)
-            seen.add(member.key)
             key = table.get(member.key) or table.get(keys.ANY)
             scalar = member.value.kind not in {"object", "array"}
             if section == keys.ROOT and scalar:
@@ -232,17 +226,20 @@ class _Walk:
 
     def _map(self, node: Node, inner: str, path: Path) -> Iterator[Finding]:
         kind = inner if inner in {"string", "int", "number", "bool"} else f"{{{inner}}}"
-        seen: set[str] = set()
+        yield from self._duplicates(node, path)
         for member in node.members:
-            where = (*path, member.key)
-            if member.key in seen:
-                yield self._duplicate(member, where)
-            seen.add(member.key)
-            yield from self.value(member.value, Key((kind,)), where)
+            yield from self.value(member.value, Key((kind,)), (*path, member.key))
 
     def _word(self, node: Node, key: Key) -> str | None:
         near = self._near(str(node.scalar), key.words)
         return f"write {near[0]}" if near else None
+
+    def _duplicates(self, node: Node, path: Path) -> Iterator[Finding]:
+        seen: set[str] = set()
+        for member in node.members:
+            if member.key in seen:
+                yield self._duplicate(member, (*path, member.key))
+            seen.add(member.key)
 
     def _duplicate(self, member: Member, path: Path) -> Finding:
         merged = member.value.kind == "object"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from turnout.bundle import CONFIG_NAME, Bundle, GenaiConfig
 from turnout.bundle.bundle import as_path
 from turnout.checking import parsing
-from turnout.checking.findings import SEVERITIES, Finding
+from turnout.checking.findings import MOST_OF_A_CODE, SEVERITIES, Finding
 from turnout.checking.subject import Subject
 from turnout.errors import BundleError, ConfigError, UsageError
 from turnout.files import is_file, is_forbidden, kind_of
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from turnout.machine import Inventory
 
 SCHEMA_VERSION = 1
-# Findings of one code that are listed one by one.
-MOST_OF_A_CODE = 20
 _GENAI = "onnxruntime-genai"
 # How a config begins: blanks, a byte order mark of UTF-8 too, then an object; or as UTF-16.
 _START = 256
@@ -173,9 +171,11 @@ def _bounded(found: Iterable[Finding]) -> Iterator[Finding]:
             yield finding
         last[finding.code] = finding
     for code, count in seen.items():
-        if count > MOST_OF_A_CODE:
-            more = count - MOST_OF_A_CODE
-            yield replace(last[code], message=f"{last[code].message} ({more - 1} more like it.)")
+        more = count - MOST_OF_A_CODE - 1
+        if more == 0:
+            yield last[code]  # it may itself be one that says how many more there are
+        elif more > 0:
+            yield replace(last[code], message=f"{last[code].message} ({more} more like it.)")
 
 
 def _genai(inventory: Inventory | None) -> str:

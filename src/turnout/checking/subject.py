@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from turnout.bundle.jsontext import Path, line_and_column, show_path
+from turnout.bundle.jsontext import Lines, Path, show_path
 from turnout.checking.findings import Place
 from turnout.errors import BundleError
 
@@ -54,5 +54,8 @@ class Subject:
         node = self.config.root.find(path)
         if node is None:
             return Place(show_path(path))
-        line, column = line_and_column(self.config.text, node.start)
-        return Place(show_path(path), line, column)
+        return Place(show_path(path), *self._lines.at(node.start))
+
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self.config.text)
