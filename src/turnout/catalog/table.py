@@ -8,7 +8,7 @@ also on where sources disagree).
 
 from __future__ import annotations
 
-from turnout.catalog import known
+from turnout.catalog import known, known_openvino
 from turnout.catalog.ep import Ep, OfflineTarget, Package
 
 _X86 = ("linux-x86_64", "windows-x86_64")
@@ -88,7 +88,7 @@ EPS: tuple[Ep, ...] = (
         whole_option="enable_causallm",
         shares_weights=True,
         memory="own",
-        options=known.OPENVINO,
+        options=known_openvino.OPENVINO,
         all_options_known=True,
         device_options=("device_id", "device_type", "device_luid"),
         device_words={"cpu": "cpu", "gpu": "gpu", "npu": "npu"},
