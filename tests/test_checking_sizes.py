@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +19,26 @@ import onnx
 import pytest
 
 from bundle_fixtures import build_flat, build_pipeline, read_config, write_config
+from checking_fixtures import (
+    CONFIGS,
+    NONSENSE,
+    SAME,
+    Edit,
+    changed,
+    found_alone,
+    found_in,
+    needs_corpus,
+    places_of,
+)
 from turnout import build
 from turnout.bundle import Bundle, GenaiConfig
 from turnout.checking import Finding, Rule, Subject, sizes, wiring
 from turnout.errors import ConfigError
 
-CORPUS = Path(
-    os.environ.get("TURNOUT_CORPUS", Path(__file__).parents[1] / ".." / "shared" / "corpus")
-)
-CONFIGS = sorted((CORPUS / "genai_configs").glob("*.json"))
-needs_corpus = pytest.mark.skipif(not CONFIGS, reason="the corpus is not here: set TURNOUT_CORPUS")
 TINY = Path(__file__).parent / "data" / "tiny"
 
-SAME, NONSENSE = "same", "nonsense"
 # Two windows of 32, the second one filled up.
 PROMPT = tuple(range(60, 100))
-Edit = Callable[[dict[str, Any]], object]
 GQA_LENGTH = "total_sequence_length must equal"
 
 
@@ -81,31 +83,18 @@ def _prompt(name: str) -> tuple[int, ...]:
     return (5, 6, 7) if name in {"concat", "stages"} else PROMPT
 
 
-def changed(bundle: Path, folder: Path, edit: Edit) -> Path:
-    shutil.copytree(bundle, folder)
-    config = read_config(folder)
-    edit(config)
-    write_config(folder, config)
-    return folder
-
-
 def findings(folder: Path) -> list[Finding]:
-    bundle = Bundle.open(folder)
-    return list(sizes.check(Subject(bundle.config, bundle)))
+    return found_in(sizes.check, folder)
 
 
 def alone(config: Any) -> list[Finding]:
     """The findings of a config without any file."""
-    return list(sizes.check(Subject(GenaiConfig.parse(json.dumps(config)))))
+    return found_alone(sizes.check, config)
 
 
 def where(found: list[Finding]) -> dict[str, str]:
     """Paths by code, below the model."""
-    result: dict[str, str] = {}
-    for finding in found:
-        assert finding.code not in result, f"{finding.code} twice"
-        result[finding.code] = finding.path.removeprefix("model.").removeprefix("decoder.")
-    return result
+    return places_of(found, "model.", "decoder.")
 
 
 def model(**values: Any) -> Edit:

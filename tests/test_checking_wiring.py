@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +20,18 @@ import pytest
 from onnx import TensorProto, helper
 
 from bundle_fixtures import build_flat, build_pipeline, generate, read_config, write_config
-from turnout.bundle import Bundle, GenaiConfig
+from checking_fixtures import (
+    CONFIGS,
+    NONSENSE,
+    SAME,
+    Edit,
+    changed,
+    found_alone,
+    found_in,
+    needs_corpus,
+    places_of,
+)
+from turnout.bundle import GenaiConfig
 from turnout.bundle.modeltypes import (
     COMPOSED_TYPES,
     DECODER_TYPES,
@@ -33,15 +42,7 @@ from turnout.bundle.modeltypes import (
 from turnout.checking import Finding, Rule, Subject, check, wiring
 from turnout.errors import ConfigError
 
-CORPUS = Path(
-    os.environ.get("TURNOUT_CORPUS", Path(__file__).parents[1] / ".." / "shared" / "corpus")
-)
-CONFIGS = sorted((CORPUS / "genai_configs").glob("*.json"))
-needs_corpus = pytest.mark.skipif(not CONFIGS, reason="the corpus is not here: set TURNOUT_CORPUS")
-
-SAME, NONSENSE = "same", "nonsense"
 MISSING_INPUT = "Missing Input"
-Edit = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture(scope="module")
@@ -62,33 +63,18 @@ def answer(bundles: dict[str, Path]) -> list[int]:
     return answers[0]
 
 
-def changed(bundle: Path, folder: Path, edit: Edit) -> Path:
-    shutil.copytree(bundle, folder)
-    config = read_config(folder)
-    edit(config)
-    write_config(folder, config)
-    return folder
-
-
 def findings(folder: Path) -> list[Finding]:
-    bundle = Bundle.open(folder)
-    return list(wiring.check(Subject(bundle.config, bundle)))
+    return found_in(wiring.check, folder)
 
 
 def alone(config: Any) -> list[Finding]:
     """The findings of a config without any file."""
-    return list(wiring.check(Subject(GenaiConfig.parse(json.dumps(config)))))
+    return found_alone(wiring.check, config)
 
 
 def where(found: list[Finding]) -> dict[str, str]:
     """Paths by code, below the pipeline or the model."""
-    result: dict[str, str] = {}
-    for finding in found:
-        path = finding.path.removeprefix("model.").removeprefix("decoder.")
-        path = path.removeprefix("pipeline[0].")
-        assert finding.code not in result, f"{finding.code} twice"
-        result[finding.code] = path
-    return result
+    return places_of(found, "model.", "decoder.", "pipeline[0].")
 
 
 def stages(config: dict[str, Any]) -> dict[str, Any]:
