@@ -18,13 +18,13 @@ from pathlib import Path
 from statistics import median
 
 import turnout
+from figures import quartiles
 from startup import (
     PASS,
     SPARSE_BYTES,
     TINY_MODEL,
     Case,
     measure,
-    quartiles,
     ratios,
     start,
     with_tensor,

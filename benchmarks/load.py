@@ -30,6 +30,7 @@ from statistics import median
 from typing import Any
 
 import turnout
+from figures import quartiles
 from turnout.compiling.options import CompileOptions
 from turnout.compiling.prepare import prepare
 from turnout.routing import apply
@@ -144,12 +145,6 @@ def report(rows: list[dict[str, Any]], first: float, compiled: list[str]) -> Non
     ratios = [row["store"]["load_s"] / row["plain"]["load_s"] for row in rows]
     low, middle, high = quartiles(ratios)
     print(f"store takes {middle:.2f} times what plain takes (quartiles {low:.2f}-{high:.2f})")
-
-
-def quartiles(values: list[float]) -> tuple[float, float, float]:
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return ordered[round(last / 4)], median(ordered), ordered[round(3 * last / 4)]
 
 
 if __name__ == "__main__":

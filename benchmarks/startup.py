@@ -29,6 +29,7 @@ import gguf
 import onnx
 
 import turnout
+from figures import quartiles
 from turnout.building.gguf import GgufFile
 from turnout.building.tokenizer import write_tokenizer
 
@@ -188,12 +189,6 @@ def measure(cases: list[Case], rounds: int) -> dict[str, list[float]]:
 
 def ratios(seconds: dict[str, list[float]], name: str, other: str) -> list[float]:
     return [mine / theirs for mine, theirs in zip(seconds[name], seconds[other], strict=True)]
-
-
-def quartiles(values: list[float]) -> tuple[float, float, float]:
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return ordered[round(last / 4)], median(ordered), ordered[round(3 * last / 4)]
 
 
 if __name__ == "__main__":
