@@ -24,6 +24,7 @@ from bundle_fixtures import (
     read_config,
     write_config,
 )
+from compile_fixtures import change_contexts
 from test_checking_files import POINTER
 from test_derive import COMPILE
 from turnout.bundle import INITIALIZER_FOLDER, Bundle
@@ -567,25 +568,12 @@ def set_option(folder: Path, stage: str, key: str, value: str | None) -> None:
     write_config(folder, config)
 
 
-BINARY = "context_ctx_OpenVINOExecutionProvider.bin"
+CONTEXT, BINARY = "context_ctx.onnx", "context_ctx_OpenVINOExecutionProvider.bin"
 
 
 def cut(path: Path, numerator: int, denominator: int) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * numerator // denominator])
-
-
-def rename_node(folder: Path, **values: bytes | int) -> None:
-    path = folder / "context_ctx.onnx"
-    model = onnx.load(path, load_external_data=False)
-    for node in model.graph.node:
-        for attribute in node.attribute if node.op_type == "EPContext" else ():
-            value = values.get(attribute.name)
-            if isinstance(value, bytes):
-                attribute.s = value
-            elif value is not None:
-                attribute.i = value
-    path.write_bytes(model.SerializeToString())
 
 
 def into_weights(folder: Path, *, with_path: bool) -> None:
@@ -610,21 +598,29 @@ CASES: dict[str, tuple[Callable[[Path], object], list[str], list[str]]] = {
     ),
     "no flag": (lambda f: set_option(f, "context", "ep.share_ep_contexts", None), [], ["T324"]),
     "absolute": (
-        lambda f: rename_node(f, ep_cache_context=os.fsencode(f / BINARY)),
+        lambda f: change_contexts(f / CONTEXT, ep_cache_context=os.fsencode(f / BINARY)),
         ["T322"],
         ["T322"],
     ),
-    "another EP": (lambda f: rename_node(f, source=b"QNN"), ["T323"], ["T323"]),
-    "another spelling": (lambda f: rename_node(f, source=b"OpenVINO"), ["T323"], ["T323"]),
-    "no EP": (lambda f: rename_node(f, source=b""), ["T323"], ["T323"]),
+    "another EP": (lambda f: change_contexts(f / CONTEXT, source=b"QNN"), ["T323"], ["T323"]),
+    "another spelling": (
+        lambda f: change_contexts(f / CONTEXT, source=b"OpenVINO"),
+        ["T323"],
+        ["T323"],
+    ),
+    "no EP": (lambda f: change_contexts(f / CONTEXT, source=b""), ["T323"], ["T323"]),
     "zeros": (lambda f: (f / BINARY).write_bytes(bytes(5000)), ["T321"], ["T321", "T321"]),
-    "a name inside": (lambda f: rename_node(f, embed_mode=1), ["T321"], ["T321"]),
+    "a name inside": (lambda f: change_contexts(f / CONTEXT, embed_mode=1), ["T321"], ["T321"]),
     "something else": (
-        lambda f: rename_node(f, ep_cache_context=b"genai_config.json"),
+        lambda f: change_contexts(f / CONTEXT, ep_cache_context=b"genai_config.json"),
         ["T321"],
         ["T321"],
     ),
-    "another part": (lambda f: rename_node(f, partition_name=b"p"), ["T321"], ["T321"]),
+    "another part": (
+        lambda f: change_contexts(f / CONTEXT, partition_name=b"p"),
+        ["T321"],
+        ["T321"],
+    ),
     "folder": (
         lambda f: into_weights(f, with_path=False),
         ["T327", "T327"],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from bundle_fixtures import build_flat, build_pipeline, read_config, write_config
+from checking_fixtures import failures
 from turnout import build, catalog
 from turnout.bundle import Bundle, GenaiConfig
 from turnout.checking import Finding, Subject, providers
@@ -84,31 +83,6 @@ def test_every_rule_has_a_bad_example_that_it_finds_and_a_good_one_that_it_does_
 
 
 # --- what the runtime says of the same ------------------------------------------------------------
-
-RUN = """
-import json, os, sys
-import onnxruntime_genai as og
-try:
-    import onnxruntime_ep_openvino as plugin
-    og.register_execution_provider_library(
-        "OpenVINOExecutionProvider", plugin.get_library_path())
-except ImportError:
-    pass
-ran = []
-for folder in sys.argv[1:]:
-    try:
-        model = og.Model(folder)
-        params = og.GeneratorParams(model)
-        params.set_search_options(max_length=8)
-        generator = og.Generator(model, params)
-        generator.append_tokens([1, 2, 3])
-        generator.generate_next_token()
-        ran.append("")
-    except Exception as error:
-        ran.append(str(error))
-print(json.dumps(ran), flush=True)
-os._exit(0)
-"""
 
 FLAT_CASES: list[tuple[Any, str]] = [
     (CPU_ONLY, ""),
@@ -184,14 +158,6 @@ PIPELINE_CASES: list[tuple[Any, Any, str]] = [
 ]
 
 
-def run(folders: list[Path]) -> list[str]:
-    """What the runtime says when each bundle is asked for a token; "" if it gives one."""
-    command = [sys.executable, "-c", RUN, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    answers: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return answers
-
-
 def errors(folder: Path) -> str:
     """The code of the one thing that is said to fail, "" if nothing is."""
     bundle = Bundle.open(folder)
@@ -218,7 +184,7 @@ def test_what_is_an_error_fails_in_the_runtime_and_what_is_none_runs(tmp_path: P
         folders.append(folder)
         expected.append(code)
     assert [errors(folder) for folder in folders] == expected
-    ran = run(folders)
+    ran = failures(folders)
     assert [not text for text in ran] == [not code for code in expected], ran
     assert "does not support provider options" in ran[3]
     assert "fallback to CPU EP has been explicitly disabled" in ran[6]
@@ -240,7 +206,7 @@ def test_what_is_an_error_on_openvino_fails_in_the_runtime(tmp_path: Path) -> No
         folders.append(folder)
         expected.append(code)
     assert [errors(folder) for folder in folders] == expected
-    ran = run(folders)
+    ran = failures(folders)
     assert [not text for text in ran] == [not code for code in expected], ran
     assert "already been registered" in ran[1]
     assert "resides on the primary device type" in ran[len(OPENVINO_CASES)]
@@ -254,14 +220,14 @@ def test_a_context_that_is_enabled_writes_files_beside_the_bundle(tmp_path: Path
     bundle = Bundle.open(folder)
     (finding,) = providers.check(Subject(bundle.config, bundle))
     assert (finding.code, finding.severity) == ("T415", "warning")
-    assert run([folder]) == [""]
+    assert failures([folder]) == [""]
     written = set(folder.iterdir()) - before
     assert {path.suffix for path in written} == {".onnx", ".bin"}
     assert "model_ctx.onnx by the first load" in finding.message
     # And what was written makes the next load fail, which is an error then.
     (finding,) = providers.check(Subject(bundle.config, bundle))
     assert (finding.code, finding.severity, finding.found) == ("T431", "error", "model_ctx.onnx")
-    assert "exists already" in run([folder])[0]
+    assert "exists already" in failures([folder])[0]
 
 
 @pytest.mark.openvino
@@ -271,9 +237,9 @@ def test_a_context_that_is_enabled_may_say_where_it_is_written(tmp_path: Path) -
     (folder / "model_ctx.onnx").write_bytes(b"in nobody's way")
     bundle = Bundle.open(folder)
     assert codes(Subject(bundle.config, bundle)) == ["T415"]
-    assert run([folder]) == [""]
+    assert failures([folder]) == [""]
     assert codes(Subject(bundle.config, bundle)) == ["T431"]
-    assert "exists already" in run([folder])[0]
+    assert "exists already" in failures([folder])[0]
 
 
 BROKEN = {"load_config": '{"CPU": {"NOPE": "1"}}'}
@@ -296,7 +262,7 @@ def test_of_two_spellings_a_stage_takes_the_first_with_its_options(
     bundle = Bundle.open(folder)
     told = found(Subject(bundle.config, bundle))
     assert [(finding.code, finding.severity) for finding in told] == [("T430", "warning")]
-    (text,) = run([folder])
+    (text,) = failures([folder])
     assert (text == "") is loads
     assert loads or "NOPE" in text
 
@@ -319,7 +285,7 @@ def test_an_option_for_a_whole_decoder_is_refused_on_a_stage_and_doubted_on_fuse
     (finding,) = found(Subject(bundle.config, bundle))
     assert (finding.code, finding.severity) == ("T435", "warning")
     assert finding.path.endswith("OpenVINO.enable_causallm")
-    *stages, flat = run([*folders, fused])
+    *stages, flat = failures([*folders, fused])
     assert all(stages)
     assert "partitioned into" in flat
 
