@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from turnout import catalog
-from turnout.errors import UsageError
+from turnout.documents import Form
 
 SCHEMA_VERSION = 1
 
@@ -145,26 +145,7 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @staticmethod
     def from_json(text: str | bytes, where: object = None) -> Inventory:
         """Read a document; `where` names its file. Raises `UsageError` naming the JSON path."""
-        try:
-            header = msgspec.json.decode(text, type=_Header)
-            if header.schema_version == SCHEMA_VERSION:
-                return msgspec.json.decode(text, type=Inventory)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            reason, _, path = str(error).partition(" - at ")
-            place = path.strip("`") or "$"
-            raise UsageError(
-                "The inventory is not a valid document.",
-                found=reason,
-                where=place if where is None else f"{where}: {place}",
-                fix="write it on the target machine with: turnout devices --json",
-            ) from error
-        raise UsageError(
-            "The inventory has a version that this program does not read.",
-            found=f"schema_version {header.schema_version}",
-            expected=f"schema_version {SCHEMA_VERSION}",
-            where="$.schema_version" if where is None else f"{where}: $.schema_version",
-            fix="write it again with the same version of turnout: turnout devices --json",
-        )
+        return _FORM.decode(text, where)
 
     def to_json(self) -> str:
         """The document, readable by `from_json`."""
@@ -202,6 +183,18 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 class _Header(msgspec.Struct):
     schema_version: int
+
+
+_AGAIN = "write it again with the same version of turnout: turnout devices --json"
+_FORM = Form(
+    name="inventory",
+    header=_Header,
+    document=Inventory,
+    version=SCHEMA_VERSION,
+    fix="write it on the target machine with: turnout devices --json",
+    fix_older=_AGAIN,
+    fix_newer=_AGAIN,
+)
 
 
 def missing_eps(installed: Iterable[str], platform: str) -> tuple[MissingEp, ...]:

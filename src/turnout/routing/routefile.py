@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from turnout.documents import Form
 from turnout.errors import UsageError
 
 SCHEMA_VERSION = 1
@@ -94,6 +95,17 @@ class _Header(msgspec.Struct):
     schema_version: int
 
 
+_FORM = Form(
+    name="route",
+    header=_Header,
+    document=Document,
+    version=SCHEMA_VERSION,
+    fix=AGAIN,
+    fix_older=AGAIN,
+    fix_newer="use the version of turnout that saved it, or a newer one",
+)
+
+
 class Place:
     """A place in the document, for errors: `r.json: $.stages[1].ep`."""
 
@@ -157,26 +169,7 @@ def read(path: Path) -> bytes:
 
 def decode(data: bytes, path: Path) -> Document:
     """The document in `data`, which came from `path`. Raises `UsageError` naming a JSON path."""
-    try:
-        header = msgspec.json.decode(data, type=_Header)
-        if header.schema_version == SCHEMA_VERSION:
-            return msgspec.json.decode(data, type=Document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason, _, place = str(error).partition(" - at ")
-        raise UsageError(
-            "The route is not a valid document.",
-            found=reason,
-            where=f"{path}: {place.strip('`') or '$'}",
-            fix=AGAIN,
-        ) from error
-    newer = header.schema_version > SCHEMA_VERSION
-    raise UsageError(
-        "The route has a version that this program does not read.",
-        found=f"schema_version {header.schema_version}",
-        expected=f"schema_version {SCHEMA_VERSION}",
-        where=f"{path}: $.schema_version",
-        fix="use the version of turnout that saved it, or a newer one" if newer else AGAIN,
-    )
+    return _FORM.decode(data, path)
 
 
 def is_route(path: Path) -> bool:

@@ -1,0 +1,65 @@
+"""JSON documents that have a version, and that somebody else may have written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from turnout.errors import UsageError
+
+D = TypeVar("D")
+
+
+class Header(Protocol):
+    """What every version of a document has."""
+
+    @property
+    def schema_version(self) -> int:
+        """Which version it is."""
+
+
+@dataclass(frozen=True)
+class Form(Generic[D]):
+    """A kind of document: what it is called, its structs, and what to do where it is none.
+
+    `header` is read first, so that a document of another version is told from an invalid one.
+    """
+
+    name: str
+    header: type[Header]
+    document: type[D]
+    version: int
+    fix: str
+    fix_older: str
+    fix_newer: str
+
+    def decode(self, data: str | bytes, where: object = None) -> D:
+        """The document in `data`; `where` names its file.
+
+        Raises `UsageError` naming a JSON path.
+        """
+        try:
+            header = msgspec.json.decode(data, type=self.header)
+            if header.schema_version == self.version:
+                return msgspec.json.decode(data, type=self.document)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            reason, _, place = str(error).partition(" - at ")
+            raise UsageError(
+                f"The {self.name} is not a valid document.",
+                found=reason,
+                where=_at(where, place.strip("`") or "$"),
+                fix=self.fix,
+            ) from error
+        raise UsageError(
+            f"The {self.name} has a version that this program does not read.",
+            found=f"schema_version {header.schema_version}",
+            expected=f"schema_version {self.version}",
+            where=_at(where, "$.schema_version"),
+            fix=self.fix_newer if header.schema_version > self.version else self.fix_older,
+        )
+
+
+def _at(where: object, place: str) -> str:
+    return place if where is None else f"{where}: {place}"
