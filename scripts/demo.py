@@ -131,7 +131,7 @@ def get_model() -> Path:
 
 
 def package_missing(ep: str) -> str | None:
-    """Why an EP cannot be asked here: not installed, and how to get it; None if it is there.
+    """Why an EP cannot be asked here: not installed, or without a device; None if it is there.
 
     One that is installed but broken counts as there: asking it then says what is wrong.
     """
@@ -141,8 +141,10 @@ def package_missing(ep: str) -> str | None:
     if listed.returncode != 0:
         raise DemoError(f"turnout devices --json ended with code {listed.returncode}")
     document = json.loads(listed.stdout)
-    if any(item["name"].lower().startswith(ep) for item in document["eps"]):
-        return None
+    for item in document["eps"]:
+        if item["name"].lower().startswith(ep):
+            idle = not item.get("devices") and item.get("problem") is None
+            return "its plugin finds no device here (turnout devices says more)" if idle else None
     for item in document["missing"]:
         if item["name"].lower().startswith(ep):
             return f"not installed (pip install {item['package']})"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -124,3 +125,21 @@ def test_verbose_says_where_libraries_are(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Inventory, "discover", staticmethod(lambda: inventory))
     output = CliRunner().invoke(app, ["-v"]).output
     assert "nvtensorrtrtx: /opt/venv/lib" in output
+
+
+def test_an_ep_without_devices_is_shown_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The OpenVINO plugin on a processor that is not Intel's, and an EP that nobody knows."""
+    here = Inventory.from_json((INVENTORIES / "intel-laptop.json").read_text("utf-8"))
+    idle = [
+        msgspec.structs.replace(ep, devices=()) for ep in here.eps if ep.name != catalog.CPU.name
+    ]
+    unknown = msgspec.structs.replace(idle[0], name="ElsewhereExecutionProvider")
+    machine = msgspec.structs.replace(here, eps=(*idle, unknown))
+    monkeypatch.setattr(Inventory, "discover", staticmethod(lambda: machine))
+    done = CliRunner().invoke(app, ["--quiet"])
+    assert done.exit_code == 0
+    assert (
+        "openvino finds no device: its plugin offers Intel's hardware alone; if that is here,"
+        " check its driver\n"
+    ) in done.stdout
+    assert f"{unknown.alias} finds no device: check the device's driver\n" in done.stdout

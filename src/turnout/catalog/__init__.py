@@ -13,7 +13,15 @@ from __future__ import annotations
 from turnout.catalog.devices import DeviceSelection, read_device_type
 from turnout.catalog.ep import DEVICES, Ep, OfflineTarget, Package
 from turnout.catalog.judging import Verdict, judge
-from turnout.catalog.lookup import alias_of, canonical, find, is_idle, order_of, takes_compiled
+from turnout.catalog.lookup import (
+    alias_of,
+    canonical,
+    device_advice,
+    find,
+    is_idle,
+    order_of,
+    takes_compiled,
+)
 from turnout.catalog.options import BUILT_IN, GENERATIONS, PLUGIN, Option
 from turnout.catalog.table import CPU, EPS
 
@@ -32,6 +40,7 @@ __all__ = [
     "Verdict",
     "alias_of",
     "canonical",
+    "device_advice",
     "find",
     "is_idle",
     "judge",

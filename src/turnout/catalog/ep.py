@@ -79,7 +79,7 @@ class Ep:
     of them in any case (measured). `whole_option`: with "True" in it the EP runs a whole decoder
     with its cache, and nothing less. `slides_caches`: it drops what a window leaves behind from
     caches of any type. `refuses_links`: it reads no weights behind a link out of the graph's
-    folder.
+    folder. `hardware_of`: the maker whose hardware alone it offers as devices, None for any.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Ep:
     whole_option: str | None = None
     slides_caches: bool = False
     refuses_links: bool = False
+    hardware_of: str | None = None
     properties_option: str | None = None
     exact_properties: Mapping[str, str] = field(default_factory=dict)
     exact_session_options: Mapping[str, str] = field(default_factory=dict)

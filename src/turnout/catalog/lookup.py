@@ -38,6 +38,14 @@ def is_idle(name: str) -> bool:
     return name in IDLE
 
 
+def device_advice(name: str) -> str:
+    """What to do about an EP that is installed and finds no device."""
+    ep = find(name)
+    if ep is None or ep.hardware_of is None:
+        return "check the device's driver"
+    return f"its plugin offers {ep.hardware_of}'s hardware alone; if that is here, check its driver"
+
+
 def order_of(name: str) -> int:
     """The EP's place in the table; those that it does not know come after all others."""
     ep = find(name)

@@ -97,6 +97,7 @@ EPS: tuple[Ep, ...] = (
         device_name_key="ov_device",
         context_magic=b"OVEP_BIN",
         refuses_links=True,
+        hardware_of="Intel",
         cache_properties=("CACHE_DIR",),
         defaults={
             "cpu": {"device_type": "CPU"},

@@ -140,7 +140,7 @@ def _device(inventory: Inventory, stage: Stage, place: Entry | None) -> Iterator
         expected=f"one of {', '.join(here)}" if here else None,
         fix=f"route it with --device {installed.kinds[0]}"
         if installed.kinds
-        else "check the device's driver, or route the stage to another EP",
+        else f"{catalog.device_advice(installed.name)}, or route the stage to another EP",
     )
 
 

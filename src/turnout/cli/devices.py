@@ -43,6 +43,7 @@ def devices(
         return
     console = stdout_console()
     _print_working(console, inventory, verbose=verbose)
+    _print_idle(console, inventory)
     _print_problems(console, inventory)
     if not quiet:
         _print_missing(console, inventory)
@@ -82,6 +83,16 @@ def _rows(ep: InstalledEp) -> list[tuple[str, ...]]:
             kind += " (not verified)"
         rows.append((ep.alias, kind, device.label, ep.version or "", ep.source))
     return rows
+
+
+def _print_idle(console: Console, inventory: Inventory) -> None:
+    """What to do about EPs that work and find no device."""
+    from turnout import catalog
+
+    for ep in inventory.eps:
+        if ep.problem is None and not ep.devices:
+            advice = catalog.device_advice(ep.name)
+            console.print(f"\n{ep.alias} finds no device: {advice}", markup=False, soft_wrap=True)
 
 
 def _print_problems(console: Console, inventory: Inventory) -> None:

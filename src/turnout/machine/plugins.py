@@ -176,7 +176,7 @@ def _register(name: str, inventory: Inventory | None) -> None:
             f"The library of {catalog.alias_of(name)} ({name}) loads but finds no device here.",
             found=f"devices of {', '.join(_known_to_onnxruntime())}",
             where=f"{plugin.library} ({_versions(plugin)})",
-            fix="check the driver of the device, or route the stage elsewhere",
+            fix=f"{catalog.device_advice(name)}, or route the stage elsewhere",
         )
 
 

@@ -121,7 +121,7 @@ def _not_here(ep: InstalledEp, device: str | None, inventory: Inventory) -> Devi
         f"{ep.alias} finds no {device or 'device'} on the machine.",
         found=f"{ep.alias} on {', '.join(ep.kinds) or 'no device'}; the machine has "
         + available(inventory),
-        fix=f"choose {' or '.join(ep.kinds)}" if ep.kinds else "check the device's driver",
+        fix=f"choose {' or '.join(ep.kinds)}" if ep.kinds else catalog.device_advice(ep.name),
     )
 
 
