@@ -18,15 +18,9 @@ from session_fixtures import Bundles, Done, Terminal, edit_json
 from turnout.compiling import tools
 
 pytest_plugins = ("session_plugin",)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 DAY = 86400
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "the cache"
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(folder))
-    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -89,12 +83,12 @@ def test_json_has_everything(turnout: Terminal, compiled: Path) -> None:
     assert derived["problem"] is None
 
 
-def test_an_empty_cache_is_said_to_be_empty(turnout: Terminal, cache: Path) -> None:
+def test_an_empty_cache_is_said_to_be_empty(turnout: Terminal, own_cache: Path) -> None:
     done = turnout("cache", "list")
-    assert (done.code, done.out) == (0, f"nothing is stored in {cache / 'store'}\n")
+    assert (done.code, done.out) == (0, f"nothing is stored in {own_cache / 'store'}\n")
     assert turnout("cache", "prune").out == "nothing to remove\n"
     assert turnout("cache", "verify").out == "0 entries verified, 0 broken\n"
-    assert not cache.exists()
+    assert not own_cache.exists()
 
 
 def test_a_short_key_is_enough_where_it_is_unique(turnout: Terminal, compiled: Path) -> None:
@@ -312,7 +306,7 @@ def test_an_entry_that_is_being_compiled_is_left_alone(
 
 
 def test_derived_bundles_whose_source_is_gone_or_moved_are_pruned(
-    turnout: Terminal, compiled: Path, bundles: Bundles, cache: Path, tmp_path: Path
+    turnout: Terminal, compiled: Path, bundles: Bundles, own_cache: Path, tmp_path: Path
 ) -> None:
     moved = tmp_path / "moved"
     shutil.move(compiled, moved)
@@ -321,7 +315,7 @@ def test_derived_bundles_whose_source_is_gone_or_moved_are_pruned(
     assert "its source was moved from" in item["why"]
     hub = as_hub_cache(bundles("flat"), tmp_path / "hub")
     assert turnout("generate", hub, "the cat", "--max-new-tokens", "2").code == 0
-    (place,) = (cache / "bundles").glob("*/routes")
+    (place,) = (own_cache / "bundles").glob("*/routes")
     assert any(path.is_dir() for path in place.iterdir())
     assert turnout("cache", "prune").out == "nothing to remove\n"
     shutil.rmtree(tmp_path / "hub")
@@ -331,7 +325,7 @@ def test_derived_bundles_whose_source_is_gone_or_moved_are_pruned(
 
 
 def test_the_cache_folder_holds_what_is_compiled_of_bundles_that_cannot_be_written(
-    turnout: Terminal, bundles: Bundles, cache: Path, tmp_path: Path
+    turnout: Terminal, bundles: Bundles, own_cache: Path, tmp_path: Path
 ) -> None:
     """Of a hub's cache: each bundle is shown its own entries, the cache folder has all."""
     hub = as_hub_cache(on_openvino(bundles, "pipeline", "transformer"), tmp_path / "hub")
@@ -341,21 +335,21 @@ def test_the_cache_folder_holds_what_is_compiled_of_bundles_that_cannot_be_writt
     assert [entry["stages"] for entry in listed(turnout, "--bundle", hub)] == [["transformer"]]
     assert listed(turnout, "--bundle", other) == []
     assert turnout("cache", "prune", "--bundle", other, "--all", "--json").json["removed"] == []
-    assert len(list((cache / "store").glob("*/manifest.json"))) == 1
+    assert len(list((own_cache / "store").glob("*/manifest.json"))) == 1
     assert turnout("cache", "prune", "--all").code == 0
-    assert list((cache / "store").glob("*/manifest.json")) == []
+    assert list((own_cache / "store").glob("*/manifest.json")) == []
 
 
 def test_receipts_of_what_is_gone_are_pruned(
-    turnout: Terminal, compiled: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    turnout: Terminal, compiled: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remember_at_once(monkeypatch)
     assert turnout("compile", compiled).code == 0
-    (receipt,) = (cache / "receipts").iterdir()
+    (receipt,) = (own_cache / "receipts").iterdir()
     assert turnout("cache", "prune").out == "nothing to remove\n"
     shutil.rmtree(compiled)
     assert f"removed {receipt} (what it remembers is gone)" in turnout("cache", "prune").out
-    assert list((cache / "receipts").iterdir()) == []
+    assert list((own_cache / "receipts").iterdir()) == []
 
 
 def test_what_a_manifest_says_does_not_drive_the_terminal(

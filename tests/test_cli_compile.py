@@ -27,17 +27,11 @@ from turnout.machine import Inventory
 from turnout.runtime import Session
 
 pytest_plugins = ("session_plugin",)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 IDS, GREEDY = reference("llama-f32", 0)
 EXACT = ("--ep", "openvino", "--reproducible")
 MARK = "turnout-compiled.json"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "the cache"
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(folder))
-    return folder
 
 
 @pytest.fixture
@@ -159,7 +153,7 @@ def test_the_time_limit_is_that_of_each_stage(
 
 
 def test_an_interrupt_leaves_nothing(
-    turnout: Terminal, bundles: Bundles, compiler: FakeCompiler, cache: Path
+    turnout: Terminal, bundles: Bundles, compiler: FakeCompiler, own_cache: Path
 ) -> None:
     folder = on_openvino(bundles)
     before = files_in(folder)
@@ -169,7 +163,7 @@ def test_an_interrupt_leaves_nothing(
     assert files_in(folder) == before
     assert turnout("generate", folder, "the cat", "--compile").code == 130
     assert files_in(folder) == before
-    assert not (cache / "store").exists()
+    assert not (own_cache / "store").exists()
 
 
 @pytest.mark.parametrize(
@@ -426,7 +420,7 @@ def test_weights_that_compiled_stages_hold_are_not_shipped_once_more(
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C of one process is a signal")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_real_compiler_is_stopped_and_leaves_nothing(
-    bundles: Bundles, cache: Path, number: signal.Signals
+    bundles: Bundles, own_cache: Path, number: signal.Signals
 ) -> None:
     import psutil
 
@@ -445,7 +439,7 @@ def test_a_real_compiler_is_stopped_and_leaves_nothing(
     assert (out, err) == ("", "")
     assert not any(is_alive(child) for child in children)
     assert files_in(folder) == before
-    assert not (cache / "store").exists()
+    assert not (own_cache / "store").exists()
 
 
 def is_alive(process: Any) -> bool:

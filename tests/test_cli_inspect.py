@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,44 +20,22 @@ from bundle_fixtures import (
     read_config,
     write_config,
 )
+from session_fixtures import Terminal
 from turnout.bundle.graph import ValueInfo
 from turnout.cli import folding
-from turnout.cli.main import main
+
+pytest_plugins = ("session_plugin",)
 
 
-@dataclass
-class Done:
-    returncode: object
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def turnout(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command as the console script runs it, in this process."""
-
-    def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["turnout", *map(str, arguments)])
-        code: object = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-        captured = capsys.readouterr()
-        return Done(code, captured.out, captured.err)
-
-    return run
-
-
-def test_a_pipeline_is_shown_stage_by_stage(turnout: Any, tmp_path: Path) -> None:
+def test_a_pipeline_is_shown_stage_by_stage(turnout: Terminal, tmp_path: Path) -> None:
     folder = build_pipeline(
         tmp_path / "bundle",
         two_sessions=True,
         providers={"context": [{"OpenVINO": {"device_type": "NPU"}}]},
     )
     done = turnout("inspect", folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    head, embeddings, context, iterator, lm_head = done.stdout.split("\n\n")
+    assert (done.code, done.err) == (0, "")
+    head, embeddings, context, iterator, lm_head = done.out.split("\n\n")
     assert head.splitlines() == [
         str(folder),
         "  model      decoder-pipeline",
@@ -89,13 +66,13 @@ def test_a_pipeline_is_shown_stage_by_stage(turnout: Any, tmp_path: Path) -> Non
     assert "  weights    16.6 KB" in lm_head.splitlines()
 
 
-def test_a_flat_bundle_is_shown_too(turnout: Any, tmp_path: Path) -> None:
+def test_a_flat_bundle_is_shown_too(turnout: Terminal, tmp_path: Path) -> None:
     done = turnout("inspect", build_flat(tmp_path / "bundle", inline=True), "-v")
-    assert done.returncode == 0
-    assert "\ndecoder\n" in done.stdout
-    assert "  weights    41.5 KB\n" in done.stdout
-    assert "  operators  13 MatMul, 10 Transpose," in done.stdout
-    assert done.stdout.endswith("chat template\n  " + template_text(tmp_path / "bundle") + "\n")
+    assert done.code == 0
+    assert "\ndecoder\n" in done.out
+    assert "  weights    41.5 KB\n" in done.out
+    assert "  operators  13 MatMul, 10 Transpose," in done.out
+    assert done.out.endswith("chat template\n  " + template_text(tmp_path / "bundle") + "\n")
 
 
 def template_text(folder: Path) -> str:
@@ -103,7 +80,9 @@ def template_text(folder: Path) -> str:
     return text
 
 
-def test_what_a_bundle_lacks_and_what_is_compiled_is_shown(turnout: Any, tmp_path: Path) -> None:
+def test_what_a_bundle_lacks_and_what_is_compiled_is_shown(
+    turnout: Terminal, tmp_path: Path
+) -> None:
     folder = build_pipeline(tmp_path / "bundle", providers={"lm_head": []})
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").unlink()
@@ -119,7 +98,7 @@ def test_what_a_bundle_lacks_and_what_is_compiled_is_shown(turnout: Any, tmp_pat
     decoder["session_options"]["provider_options"] = [{"qnn": {"soc_model": "60"}}]
     del config["model"]["context_length"], config["model"]["type"]
     write_config(folder, config)
-    shown = turnout("inspect", folder).stdout
+    shown = turnout("inspect", folder).out
     assert "  tokenizer  incomplete: no tokenizer_config.json, no tokenizer.json\n" in shown
     assert "  template   none\n" in shown
     assert "  context    not stated\n" in shown
@@ -128,20 +107,20 @@ def test_what_a_bundle_lacks_and_what_is_compiled_is_shown(turnout: Any, tmp_pat
     assert "  compiled   1 EPContext node of QNNExecutionProvider\n" in shown
     assert "  weights    none\n" in shown
     (folder / "lm_head.bin").unlink()
-    assert "found: lm_head.bin" in turnout("inspect", folder).stderr
+    assert "found: lm_head.bin" in turnout("inspect", folder).err
 
 
-def test_quiet_leaves_inputs_and_outputs_out(turnout: Any, tmp_path: Path) -> None:
+def test_quiet_leaves_inputs_and_outputs_out(turnout: Terminal, tmp_path: Path) -> None:
     done = turnout("inspect", build_flat(tmp_path / "bundle"), "-q")
-    assert "weights" in done.stdout
-    assert "\n  inputs" not in done.stdout
+    assert "weights" in done.out
+    assert "\n  inputs" not in done.out
 
 
-def test_json_gives_everything_untruncated(turnout: Any, tmp_path: Path) -> None:
+def test_json_gives_everything_untruncated(turnout: Terminal, tmp_path: Path) -> None:
     folder = build_pipeline(tmp_path / "bundle", two_sessions=True)
     done = turnout("inspect", folder, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    document = json.loads(done.stdout)
+    assert (done.code, done.err) == (0, "")
+    document = done.json
     assert document["schema_version"] == 1
     assert document["context_length"] == 64
     assert document["chat_template"] == {
@@ -208,9 +187,9 @@ def test_of_a_bundle_of_any_size_the_weights_are_not_opened(tmp_path: Path) -> N
     assert imported == []
 
 
-def test_a_hub_cache_is_inspected_in_its_own_layout(turnout: Any, tmp_path: Path) -> None:
+def test_a_hub_cache_is_inspected_in_its_own_layout(turnout: Terminal, tmp_path: Path) -> None:
     folder = as_hub_cache(build_flat(tmp_path / "source"), tmp_path / "hub", "cpu/int4")
-    assert "  weights    41.5 KB\n" in turnout("inspect", folder).stdout
+    assert "  weights    41.5 KB\n" in turnout("inspect", folder).out
 
 
 @pytest.fixture(scope="module")
@@ -244,68 +223,70 @@ def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_what_cannot_be_inspected_is_an_error_without_a_traceback(
-    turnout: Any, spoilt: Path, name: str, code: int, text: str
+    turnout: Terminal, spoilt: Path, name: str, code: int, text: str
 ) -> None:
     """A14: a path that is no bundle is wrong usage, exit 2; a broken bundle is exit 1."""
     for extra in ([], ["--json"]):
         done = turnout("inspect", spoilt / name, *extra)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert text in done.stderr
-        assert "Traceback" not in done.stderr
+        assert (done.code, done.out) == (code, "")
+        assert text in done.err
+        assert "Traceback" not in done.err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no such pipes")
 @pytest.mark.parametrize("name", ["model.onnx", DATA_FILE, "tokenizer.json"])
 def test_a_pipe_is_said_to_be_no_file_and_nobody_waits_for_it(
-    turnout: Any, tmp_path: Path, name: str
+    turnout: Terminal, tmp_path: Path, name: str
 ) -> None:
     folder = build_flat(tmp_path / "bundle")
     (folder / name).unlink()
     os.mkfifo(folder / name)
     for command in (["inspect", folder], ["generate", folder, "x"]):
         done = turnout(*command)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert f"{name} of the bundle is no regular file" in done.stderr
-        assert "found: a pipe" in done.stderr
+        assert (done.code, done.out) == (1, "")
+        assert f"{name} of the bundle is no regular file" in done.err
+        assert "found: a pipe" in done.err
 
 
-def test_a_report_that_fails_is_not_begun(turnout: Any, tmp_path: Path) -> None:
+def test_a_report_that_fails_is_not_begun(turnout: Terminal, tmp_path: Path) -> None:
     folder = build_pipeline(tmp_path / "bundle")
     config = read_config(folder)
     config["model"]["decoder"]["pipeline"] = []
     write_config(folder, config)
     done = turnout("inspect", folder)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "names no file" in done.stderr
+    assert (done.code, done.out) == (1, "")
+    assert "names no file" in done.err
 
 
 @pytest.mark.parametrize("length", [-1, 0, True, "64", 1.5, None])
 def test_a_context_length_that_is_none_is_not_stated(
-    turnout: Any, tmp_path: Path, length: Any
+    turnout: Terminal, tmp_path: Path, length: Any
 ) -> None:
     folder = build_flat(tmp_path / "bundle", model={"context_length": length})
-    assert "  context    not stated\n" in turnout("inspect", folder).stdout
-    assert json.loads(turnout("inspect", folder, "--json").stdout)["context_length"] is None
+    assert "  context    not stated\n" in turnout("inspect", folder).out
+    assert turnout("inspect", folder, "--json").json["context_length"] is None
 
 
-def test_provider_options_that_no_stage_uses_are_no_hindrance(turnout: Any, tmp_path: Path) -> None:
+def test_provider_options_that_no_stage_uses_are_no_hindrance(
+    turnout: Terminal, tmp_path: Path
+) -> None:
     own: dict[str, Any] = {name: [] for name in ("embeddings", "transformer", "lm_head")}
     options = {"session_options": {"provider_options": [1]}}
     folder = build_pipeline(tmp_path / "bundle", providers=own, decoder=options)
-    assert turnout("inspect", folder).returncode == 0
+    assert turnout("inspect", folder).code == 0
     done = turnout("generate", folder, "x", "--ep", "cpu")
-    assert done.returncode == 1
-    assert "decoder.session_options.provider_options[0]" in done.stderr
+    assert done.code == 1
+    assert "decoder.session_options.provider_options[0]" in done.err
 
 
-def test_names_in_a_graph_cannot_drive_the_terminal(turnout: Any, tmp_path: Path) -> None:
+def test_names_in_a_graph_cannot_drive_the_terminal(turnout: Terminal, tmp_path: Path) -> None:
     folder = build_flat(tmp_path / "bundle")
     graph = onnx.load(folder / "model.onnx", load_external_data=False)
     graph.graph.input[0].name = "\x1b[2J\x07évil"
     (folder / "model.onnx").write_bytes(graph.SerializeToString())
     done = turnout("inspect", folder)
-    assert "\\x1b[2J\\x07évil" in done.stdout
-    assert "\x1b" not in done.stdout
+    assert "\\x1b[2J\\x07évil" in done.out
+    assert "\x1b" not in done.out
 
 
 def test_names_that_differ_in_a_number_are_folded() -> None:
@@ -344,15 +325,13 @@ def test_sizes_read_as_disks_are_sold(nbytes: int, text: str) -> None:
     assert folding.size(nbytes) == text
 
 
-def test_sharing_tells_what_stages_have_in_common(
-    turnout: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("own_cache")
+def test_sharing_tells_what_stages_have_in_common(turnout: Terminal, tmp_path: Path) -> None:
     """Eight matrices of 16 x 16 floats, and constants of 32, 24 and 4 bytes inside each graph."""
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
     folder = build_pipeline(tmp_path / "bundle", two_sessions=True)
     done = turnout("inspect", folder, "--sharing", "-q")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split("\n\n")[-1].splitlines() == [
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split("\n\n")[-1].splitlines() == [
         "sharing",
         "  context and iterator",
         "    graphs     the same, from the same weights",
@@ -361,7 +340,7 @@ def test_sharing_tells_what_stages_have_in_common(
         " embeddings and lm_head, context and lm_head, iterator and lm_head",
         "  stored twice: 3 tensors (60 B)",
     ]
-    document = json.loads(turnout("inspect", folder, "--sharing", "--json").stdout)
+    document = turnout("inspect", folder, "--sharing", "--json").json
     pair = next(p for p in document["contents"]["pairs"] if p["stages"] == ["context", "iterator"])
     assert pair["same_graph"] is True
     assert pair["equal"] == {"tensors": 11, "bytes": 8252}
@@ -370,13 +349,11 @@ def test_sharing_tells_what_stages_have_in_common(
         "iterator": {"tensors": 0, "bytes": 0},
     }
     assert document["contents"]["stored_twice"] == {"tensors": 3, "bytes": 60}
-    assert "contents" not in json.loads(turnout("inspect", folder, "--json").stdout)
+    assert "contents" not in turnout("inspect", folder, "--json").json
 
 
-def test_sharing_names_what_differs_under_one_name(
-    turnout: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("own_cache")
+def test_sharing_names_what_differs_under_one_name(turnout: Terminal, tmp_path: Path) -> None:
     folder = build_pipeline(tmp_path / "bundle", two_sessions=True)
     model = onnx.load(folder / "iterator.onnx", load_external_data=False)
     for item in model.graph.initializer:
@@ -385,9 +362,9 @@ def test_sharing_names_what_differs_under_one_name(
                 entry.value = str(int(entry.value) + 512)
     (folder / "iterator.onnx").write_bytes(model.SerializeToString())
     done = turnout("inspect", folder, "--sharing", "-q")
-    assert "    conflict   8 tensors of one name, different" in done.stdout
-    assert "               and 4 more (-v shows them)" in done.stdout
-    assert "in overlapping ranges" in done.stdout
+    assert "    conflict   8 tensors of one name, different" in done.out
+    assert "               and 4 more (-v shows them)" in done.out
+    assert "in overlapping ranges" in done.out
     # The next call reads no weight again, and says the same.
-    assert turnout("inspect", folder, "--sharing", "-q").stdout == done.stdout
-    assert "more (-v" not in turnout("inspect", folder, "--sharing", "-v").stdout
+    assert turnout("inspect", folder, "--sharing", "-q").out == done.out
+    assert "more (-v" not in turnout("inspect", folder, "--sharing", "-v").out

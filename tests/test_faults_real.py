@@ -43,7 +43,7 @@ from turnout.routing import Route, route
 from turnout.runtime import Session
 
 pytest_plugins = ("session_plugin",)
-pytestmark = [pytest.mark.slow, pytest.mark.openvino]
+pytestmark = [pytest.mark.usefixtures("own_cache"), pytest.mark.slow, pytest.mark.openvino]
 
 OPENVINO = {"ep": "openvino"}
 # How a bundle is prepared: its kind, its route, and the options of preparing.
@@ -52,13 +52,6 @@ WAYS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "shared by the EP": ("static", OPENVINO, {"compile": True, "share": "ep"}),
     "packed": ("two sessions", {}, {"share": "prepacked"}),
 }
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "the cache"
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(folder))
-    return folder
 
 
 @pytest.fixture
@@ -117,7 +110,7 @@ CHILDREN = {
 @pytest.mark.skipif(os.name == "nt", reason="a signal makes the crash")
 @pytest.mark.parametrize("child", CHILDREN)
 def test_whatever_a_child_does_the_answer_is_right(
-    bundles: Bundles, cache: Path, monkeypatch: pytest.MonkeyPatch, child: str
+    bundles: Bundles, own_cache: Path, monkeypatch: pytest.MonkeyPatch, child: str
 ) -> None:
     """B19: what is sound is used, what is not is said and left out, and nothing of it stays."""
     used, problem = CHILDREN[child]
@@ -132,14 +125,14 @@ def test_whatever_a_child_does_the_answer_is_right(
         assert list(session.prepared.uncompiled) == ([] if used else ["transformer"])
         assert tokens(session) == GREEDY
     assert problem in " ".join(said)
-    assert leftovers(folder, cache) == []
+    assert leftovers(folder, own_cache) == []
     stored = require_sound(folder / "_compiled" / "store")
     assert len(stored) == used
 
 
 @pytest.mark.skipif(os.name == "nt", reason="asks /proc")
 def test_a_child_that_hangs_goes_with_its_descendants(
-    bundles: Bundles, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    bundles: Bundles, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that left its process group."""
     log = tmp_path / "pids"
@@ -152,7 +145,7 @@ def test_a_child_that_hangs_goes_with_its_descendants(
     pids = [int(word) for word in log.read_text().split()]
     assert len(pids) == 2
     assert not any(_is_alive(pid) for pid in pids)
-    assert leftovers(folder, cache) == []
+    assert leftovers(folder, own_cache) == []
 
 
 def _is_alive(pid: int) -> bool:
@@ -217,7 +210,7 @@ def test_a_disk_that_is_full_from_any_moment_on(tmp_path: Path, full: str, old: 
 
 
 @pytest.mark.timeout(600)
-def test_a_disk_of_any_size(tmp_path: Path, cache: Path) -> None:
+def test_a_disk_of_any_size(tmp_path: Path, own_cache: Path) -> None:
     """Every page of a small file system more: the writing itself fails, in the middle."""
     toy = make_toy(tmp_path / "toy")
     try:
@@ -234,13 +227,13 @@ def test_a_disk_of_any_size(tmp_path: Path, cache: Path) -> None:
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["room in the cache", "no room at all"])
 @pytest.mark.parametrize("kilobytes", [540, 700, 1000])
 def test_a_real_compiler_on_a_full_disk(
-    bundles: Bundles, tmp_path: Path, cache: Path, kilobytes: int, elsewhere: bool
+    bundles: Bundles, tmp_path: Path, own_cache: Path, kilobytes: int, elsewhere: bool
 ) -> None:
     """The EP says that it could not write, and not why; where there is room, it is used."""
     source = bundles("pipeline")
     if not elsewhere:
-        (cache / "store").parent.mkdir(exist_ok=True)
-        (cache / "store").write_text("in the way")
+        (own_cache / "store").parent.mkdir(exist_ok=True)
+        (own_cache / "store").write_text("in the way")
     try:
         with small_disk(tmp_path / "disk", kilobytes << 10) as disk:
             folder = Path(shutil.copytree(source, disk / "bundle"))
@@ -254,7 +247,7 @@ def test_a_real_compiler_on_a_full_disk(
             assert bool(said) != elsewhere
             assert elsewhere or "No space left" in said[0]
             assert require_sound(folder / "_compiled" / "store") == []
-            assert leftovers(disk, cache) == []
+            assert leftovers(disk, own_cache) == []
     except OSError as error:
         pytest.skip(str(error))
 
@@ -355,7 +348,7 @@ def test_a_bundle_on_another_file_system_than_the_cache(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_bundle_that_is_read_only(
-    bundles: Bundles, tmp_path: Path, compiled: list[str], cache: Path, way: str
+    bundles: Bundles, tmp_path: Path, compiled: list[str], own_cache: Path, way: str
 ) -> None:
     """A13: on a file system that refuses to be written: everything goes to the cache, once."""
     kind, asked, options = WAYS[way]
@@ -370,7 +363,7 @@ def test_a_bundle_that_is_read_only(
             assert len(compiled) == len(set(compiled))
             assert not (folder / "_compiled").exists()
             assert len(all_files(folder)) == len(before)
-            assert leftovers(cache) == []
+            assert leftovers(own_cache) == []
     except OSError as error:
         pytest.skip(str(error))
 
@@ -517,7 +510,7 @@ def test_a_config_that_was_edited_after_compiling_takes_effect(
     "phase", ["hashing", "compiling", "verifying", "publishing", "deriving", "loading"]
 )
 def test_ctrl_c_in_any_phase_leaves_nothing_and_the_next_run_is_right(
-    bundles: Bundles, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+    bundles: Bundles, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     folder = bundles("pipeline")
     before = all_files(folder)
@@ -535,7 +528,7 @@ def test_ctrl_c_in_any_phase_leaves_nothing_and_the_next_run_is_right(
     with pytest.raises(KeyboardInterrupt):
         ask(folder, ONE_STAGE, {"compile": True})
         time.sleep(1)
-    assert leftovers(folder, cache) == []
+    assert leftovers(folder, own_cache) == []
     done = {"deriving", "loading"}
     stored = require_sound(folder / "_compiled" / "store")
     assert len(stored) == (phase in done)
@@ -543,7 +536,7 @@ def test_ctrl_c_in_any_phase_leaves_nothing_and_the_next_run_is_right(
         assert all_files(folder) == before
     monkeypatch.setattr(owner, name, original)
     assert ask(folder, ONE_STAGE, {"compile": True}) == GREEDY
-    assert leftovers(folder, cache) == []
+    assert leftovers(folder, own_cache) == []
 
 
 def _interrupt() -> None:

@@ -36,14 +36,10 @@ from turnout.compiling.worker_prepack import prepack_here
 from turnout.errors import CompileError
 from turnout.processes import call
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 WORKER = "turnout.compiling.worker_prepack:prepack_here"
 WIDTH = 128
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def write_model(path: Path, nodes: list[Any], **tensors: np.ndarray[Any, Any]) -> None:

@@ -23,14 +23,11 @@ from turnout.errors import CompileError, ProcessError, UsageError, WriteError
 from turnout.machine import plugins
 from turnout.routing import apply, route
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 TINY = Path(__file__).parent / "data" / "tiny"
 MODEL = "llama-f32.gguf"
 OPENVINO = {"context": "openvino", "iterator": "openvino"}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,10 @@ from turnout.runtime import Session
 from turnout.runtime.placement import measure
 
 pytest_plugins = ("session_plugin",)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 IDS, GREEDY = reference("llama-f32", 0)
 GENAI = "genai_config.json"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "the cache"
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(folder))
-    return folder
 
 
 @pytest.fixture
@@ -53,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_unasked_nothing_is_prepared_and_the_bundle_is_loaded_as_it_is(
-    bundles: Bundles, cache: Path
+    bundles: Bundles, own_cache: Path
 ) -> None:
     """A2: with no option the bundle is loaded from its own folder, byte for byte."""
     folder = bundles("two sessions")
@@ -64,7 +58,7 @@ def test_unasked_nothing_is_prepared_and_the_bundle_is_loaded_as_it_is(
         assert ask(session) == GREEDY
     assert contents(folder) == before
     assert not (folder / "_compiled").exists()
-    assert not cache.exists()
+    assert not own_cache.exists()
 
 
 def test_two_equal_stages_become_one_session_and_answer_the_same(bundles: Bundles) -> None:
@@ -282,24 +276,24 @@ def test_another_version_of_the_runtime_compiles_anew_and_says_so(
 
 
 def test_files_that_were_written_just_now_are_not_remembered(
-    bundles: Bundles, compiler: FakeCompiler, headers: list[str], cache: Path
+    bundles: Bundles, compiler: FakeCompiler, headers: list[str], own_cache: Path
 ) -> None:
     """A second change within the same tick of the clock would go unnoticed."""
     folder = on_openvino(bundles, "pipeline", "transformer")
     prepared_of(folder)
-    assert not (cache / "receipts").exists()
+    assert not (own_cache / "receipts").exists()
     headers.clear()
     prepared_of(folder)
     assert headers
 
 
-def test_a_bundle_cannot_bring_a_receipt_along(warm: Path, cache: Path) -> None:
-    assert [path.suffix for path in (cache / "receipts").iterdir()] == [".json"]
+def test_a_bundle_cannot_bring_a_receipt_along(warm: Path, own_cache: Path) -> None:
+    assert [path.suffix for path in (own_cache / "receipts").iterdir()] == [".json"]
     assert not any("receipt" in name for name in files_in(warm))
 
 
-def test_a_damaged_receipt_is_none(warm: Path, cache: Path, headers: list[str]) -> None:
-    (receipt,) = (cache / "receipts").iterdir()
+def test_a_damaged_receipt_is_none(warm: Path, own_cache: Path, headers: list[str]) -> None:
+    (receipt,) = (own_cache / "receipts").iterdir()
     whole = receipt.read_bytes()
     for damaged in (b"", whole[:-20], b"[" * 100_000, whole.replace(b'"facts":', b'"fucts":')):
         receipt.write_bytes(damaged)
@@ -373,7 +367,7 @@ class TestOpenVino:
             assert session.prepared is not None
             assert session.prepared.shared.bytes_saved > 0
 
-    def test_without_a_cache_nothing_is_left(self, bundles: Bundles, cache: Path) -> None:
+    def test_without_a_cache_nothing_is_left(self, bundles: Bundles, own_cache: Path) -> None:
         bundle = Bundle.open(bundles("pipeline"))
         chosen = route(bundle, ep="openvino")
         preparing = CompileOptions(compile=True, no_cache=True)
@@ -384,7 +378,7 @@ class TestOpenVino:
         assert not folder.exists()
         assert not folder.parent.exists()
         assert not (bundle.path / "_compiled").exists()
-        assert not (cache / "store").exists()
+        assert not (own_cache / "store").exists()
 
     def test_a_compiler_that_fails_leaves_a_session_that_runs(
         self, bundles: Bundles, monkeypatch: pytest.MonkeyPatch
@@ -403,7 +397,7 @@ class TestOpenVino:
         assert all("did not answer" in line for line in said)
 
     def test_a_hub_cache_is_compiled_and_left_as_it_is(
-        self, bundles: Bundles, tmp_path: Path, cache: Path
+        self, bundles: Bundles, tmp_path: Path, own_cache: Path
     ) -> None:
         from bundle_fixtures import as_hub_cache
 
@@ -414,7 +408,7 @@ class TestOpenVino:
         with Session(bundle, chosen, compile=True) as session:
             assert ask(session) == GREEDY
         assert files_in(folder.parents[1]) == before
-        assert len(list((cache / "store").glob("*/manifest.json"))) == 3
+        assert len(list((own_cache / "store").glob("*/manifest.json"))) == 3
 
     def test_where_compiled_nodes_run_is_measured(
         self, bundles: Bundles, turnout: Terminal

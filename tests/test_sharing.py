@@ -23,11 +23,7 @@ from turnout.compiling import derive, sessions, sharing
 from turnout.compiling.sharing import choose
 from turnout.errors import CompileError, GraphError, UsageError
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
