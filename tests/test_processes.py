@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from turnout.errors import LoadError, ProcessError
-from turnout.processes import call
+from turnout.processes import Heard, call, worker
 
 HERE = Path(__file__).stem
 
@@ -58,6 +58,23 @@ def crash_at_exit(_: object) -> str:
 def hang_at_exit(_: object) -> str:
     os._exit = lambda code: time.sleep(600)
     return "verified"
+
+
+class Adding:
+    """Keeps a sum, and says what it is given; "crash", "refuse" and "hang" do what they say."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def __call__(self, given: Any, tell: Heard) -> int:
+        acts = {"crash": crash, "refuse": refuse, "hang": lambda _: time.sleep(600)}
+        if given in acts:
+            acts[given](None)
+        os.write(1, b"a library prints on stdout\n")
+        tell({"given": given})
+        tell("added")
+        self.total += given
+        return self.total
 
 
 def break_off(_: object) -> None:
@@ -211,3 +228,53 @@ def test_what_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ProcessError, match="No child process could be started for the work"):
         call(f"{HERE}:double", 1, timeout=60)
+
+
+def test_a_worker_keeps_what_it_has_between_questions_and_says_how_far_it_is() -> None:
+    heard: list[Any] = []
+    with worker(f"{HERE}:Adding") as child:
+        assert child.ask(40, timeout=60, heard=heard.append) == 40
+        assert child.ask(2, timeout=60) == 42
+        assert child.ask(0, timeout=60, heard=heard.append) == 42
+        pid = child.pid
+    assert heard == [{"given": 40}, "added", {"given": 0}, "added"]
+    assert gone(pid)
+
+
+def test_workers_do_not_share_what_they_have() -> None:
+    with worker(f"{HERE}:Adding") as one, worker(f"{HERE}:Adding") as other:
+        assert one.ask(1, timeout=60) == 1
+        assert other.ask(2, timeout=60) == 2
+        assert one.ask(3, timeout=60) == 4
+
+
+def test_a_worker_whose_function_raised_can_be_asked_again() -> None:
+    with worker(f"{HERE}:Adding") as child:
+        child.ask(1, timeout=60)
+        with pytest.raises(LoadError, match="It does not load"):
+            child.ask("refuse", timeout=60)
+        assert child.ask(1, timeout=60) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_worker_that_crashed_is_an_error_then_and_ever_after() -> None:
+    with worker(f"{HERE}:Adding", doing="a sum") as child:
+        for _ in range(2):
+            with pytest.raises(ProcessError, match=r"for a sum crashed \(SIGSEGV\)"):
+                child.ask("crash", timeout=60)
+
+
+def test_a_worker_that_takes_too_long_is_gone() -> None:
+    with worker(f"{HERE}:Adding") as child:
+        child.ask(1, timeout=60)
+        with pytest.raises(ProcessError, match=r"did not answer within 0\.5 s"):
+            child.ask("hang", timeout=0.5)
+        assert gone(child.pid)
+
+
+def test_a_factory_that_fails_is_an_error_of_the_first_question() -> None:
+    with (
+        worker(f"{HERE}:Nothing") as child,
+        pytest.raises(ProcessError, match="a defect of Turnout"),
+    ):
+        child.ask(1, timeout=60)

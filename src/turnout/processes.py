@@ -4,10 +4,17 @@ Native libraries can crash, hang, and print on stdout; a child keeps that from i
 
     call("turnout.runtime.placement:measure_here", {"bundle": ...}, timeout=600)
 
-The child is `python -m turnout.processes FUNCTION`. Its first line of input is the argument, its
-one line of output `{"result": ...}` or `{"error": ...}`. An answer counts once it is complete:
-how the child ends afterwards does not matter, since libraries of EPs have crashed on the way out.
-A child whose parent is gone ends as well, which it learns by the end of its input.
+or that stays, and is asked again and again:
+
+    with worker("turnout.perf.child:Serving", doing="the route ep=cpu") as child:
+        child.ask({"load": ...}, timeout=600)
+        child.ask({"prompt": ...}, timeout=60, heard=show_progress)
+
+The child is `python -m turnout.processes FUNCTION`. A line of its input is an argument, a line of
+its output `{"result": ...}` or `{"error": ...}`, before which there may be lines of `{"said": ...}`
+about how far it is. An answer counts once it is complete: how the child ends afterwards does not
+matter, since libraries of EPs have crashed on the way out. A child whose parent is gone ends as
+well, which it learns by the end of its input.
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from turnout import errors
@@ -35,6 +42,9 @@ MAX_ANSWER_BYTES = 64 << 20
 _GRACE_S = 5.0
 _POLL_S = 0.2
 _CHUNK = 1 << 16
+_SERVE = "--serve"
+
+Heard = Callable[[Any], None]
 
 
 def call(function: str, argument: Any, *, timeout: float, doing: str = "the work") -> Any:
@@ -45,13 +55,21 @@ def call(function: str, argument: Any, *, timeout: float, doing: str = "the work
     raised, or `ProcessError` for a child that crashed, met a defect, or took longer than
     `timeout` seconds; it shows what the child last said on stderr.
     """
-    with _started(function, argument, doing) as child:
-        answer = child.answer(timeout)
-        if answer is None:
-            raise child.without_answer(timeout)
-    if "error" in answer:
-        raise _as_error(answer["error"], doing)
-    return answer["result"]
+    with _started(function, doing) as child:
+        return child.ask(argument, timeout=timeout)
+
+
+@contextlib.contextmanager
+def worker(factory: str, *, doing: str = "the work") -> Iterator[Child]:
+    """A child process that can be asked again and again, and keeps what it has loaded.
+
+    `factory` ("package.module:name") is called once in the child, without arguments; what it
+    returns is called for each question with its argument and with a function to say how far it is.
+    The child and its descendants are gone after the block. Raises `ProcessError` where no child
+    could be started.
+    """
+    with _started(factory, doing, _SERVE) as child:
+        yield child
 
 
 def kill_tree(pid: int) -> None:
@@ -70,42 +88,65 @@ def kill_tree(pid: int) -> None:
             process.kill()
 
 
-class _Child:
+class Child:
     """A running child, and the threads that write to it and read what it says.
 
     Threads, because a child that hangs neither reads nor writes, and a pipe has little room.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], argument: Any, doing: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], doing: str) -> None:
         self._process = process
         self._doing = doing
-        self._line = json.dumps(argument).encode() + b"\n"
-        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._said = bytearray()
         self._late = False
         self._threads = [
             threading.Thread(target=work, daemon=True)
-            for work in (self._write, self._read_answer, self._read_stderr)
+            for work in (self._write, self._read_lines, self._read_stderr)
         ]
         for thread in self._threads:
             thread.start()
 
-    def answer(self, timeout: float) -> dict[str, Any] | None:
-        """What the child answers; None if it ends, or `timeout` seconds pass, without an answer."""
-        deadline = time.monotonic() + timeout
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    def ask(self, argument: Any, *, timeout: float, heard: Heard | None = None) -> Any:
+        """What the child's function returns for `argument`; `heard` gets what it says meanwhile.
+
+        Raises the `TurnoutError` that the function raised, after which the child can be asked
+        again; and `ProcessError` for a child that crashed, met a defect, or took longer than
+        `timeout` seconds, after which it is gone.
+        """
+        self._questions.put(json.dumps(argument).encode() + b"\n")
+        answer = self._answer(time.monotonic() + timeout, heard)
+        if answer is None:
+            raise self._without_answer(timeout)
+        if "error" in answer:
+            raise _as_error(answer["error"], self._doing)
+        return answer["result"]
+
+    def _answer(self, deadline: float, heard: Heard | None) -> dict[str, Any] | None:
+        """The next answer; None if the child ends, or the deadline passes, without one."""
         while not self._late:
             # Short waits, because a long one does not hear Ctrl-C on Windows.
             with contextlib.suppress(queue.Empty):
                 left = max(deadline - time.monotonic(), 0)
-                line = self._answers.get(timeout=min(left, _POLL_S))
-                answer: dict[str, Any] | None = None
-                if line.endswith(b"\n"):
-                    answer = json.loads(line)
-                return answer
+                line = self._lines.get(timeout=min(left, _POLL_S))
+                if not line.endswith(b"\n"):
+                    self._lines.put(line)  # for whoever asks again
+                    return None
+                answer: dict[str, Any] = json.loads(line)
+                if "said" not in answer:
+                    return answer
+                if heard is not None:
+                    heard(answer["said"])
             self._late = time.monotonic() >= deadline
         return None
 
-    def without_answer(self, timeout: float) -> ProcessError:
+    def _without_answer(self, timeout: float) -> ProcessError:
         """The error for a child that gave none. It is ended first, so that all it said is here."""
         self.end()
         lines = self._said.decode(errors="replace").strip().splitlines()
@@ -119,6 +160,7 @@ class _Child:
     def end(self) -> None:
         """Kill it, if it still runs, and what it started; release the pipes. Safe to repeat."""
         process = self._process
+        self._questions.put(None)
         if process.returncode is None:
             # Nobody has waited for it yet, so that its number is still its own.
             kill_tree(process.pid)
@@ -134,14 +176,18 @@ class _Child:
 
     def _write(self) -> None:
         stream = _open(self._process.stdin)
-        with contextlib.suppress(OSError):  # a child that is gone is found by `answer`
-            stream.write(self._line)
-            # Stays open: its end would tell the child that its parent is gone.
-            stream.flush()
+        with contextlib.suppress(OSError):  # a child that is gone is found by `ask`
+            # Stays open in between: its end would tell the child that its parent is gone.
+            while (line := self._questions.get()) is not None:
+                stream.write(line)
+                stream.flush()
 
-    def _read_answer(self) -> None:
+    def _read_lines(self) -> None:
+        stream = _open(self._process.stdout)
         # The end of the output counts as an answer that is none: nobody waits for more.
-        self._answers.put(_open(self._process.stdout).readline(MAX_ANSWER_BYTES))
+        while (line := stream.readline(MAX_ANSWER_BYTES)).endswith(b"\n"):
+            self._lines.put(line)
+        self._lines.put(b"")
 
     def _read_stderr(self) -> None:
         stream = _open(self._process.stderr)
@@ -151,8 +197,8 @@ class _Child:
 
 
 @contextlib.contextmanager
-def _started(function: str, argument: Any, doing: str) -> Iterator[_Child]:
-    command = [sys.executable, "-P", "-m", "turnout.processes", function]
+def _started(function: str, doing: str, *how: str) -> Iterator[Child]:
+    command = [sys.executable, "-P", "-m", "turnout.processes", function, *how]
     # The same modules as here, wherever they were found.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     # A group of its own: Ctrl-C goes to the parent alone, which ends it in an orderly way.
@@ -173,7 +219,7 @@ def _started(function: str, argument: Any, doing: str) -> Iterator[_Child]:
         ) from error
     child = None
     try:
-        child = _Child(process, argument, doing)
+        child = Child(process, doing)
         yield child
     finally:
         if child is None:
@@ -215,37 +261,63 @@ def _as_error(answer: dict[str, Any], doing: str) -> TurnoutError:
 
 
 def main() -> None:
-    """The child: one answer on the stdout that it was started with, then the end at once."""
+    """The child: answers on the stdout that it was started with, then the end at once."""
     answers = os.fdopen(os.dup(1), "wb")
-    # What native code prints must not get into the answer.
+    # What native code prints must not get into the answers.
     os.dup2(2, 1)
-    argument = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    answers.write(json.dumps(_answer(sys.argv[1], argument)).encode() + b"\n")
-    answers.flush()
-    # Plugins have crashed while a process that used them ended; the answer is complete here.
-    os._exit(0)
+    questions: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(questions,), daemon=True).start()
+    serve = _SERVE in sys.argv[2:]
+    function: Callable[..., Any] | None = None
+    while True:
+        argument = json.loads(questions.get())
+        try:
+            if function is None:
+                function = _function(sys.argv[1], serve=serve)
+            result = function(argument, lambda said: _put(answers, {"said": said}))
+            answer = {"result": result}
+        except TurnoutError as error:
+            kind = type(error).__name__
+            answer = {"error": {"kind": kind, "problem": error.problem, "facts": error.facts}}
+        except Exception as error:
+            answer = {"error": _defect(error)}
+        _put(answers, answer)
+        if not serve:
+            # Plugins have crashed while a process that used them ended; the answer is complete.
+            os._exit(0)
 
 
-def _answer(function: str, argument: Any) -> dict[str, Any]:
+def _function(name: str, *, serve: bool) -> Callable[[Any, Heard], Any]:
+    """What answers the questions: the function of that name, or what it makes to serve."""
     from importlib import import_module
 
-    module, _, name = function.partition(":")
-    try:
-        return {"result": getattr(import_module(module), name)(argument)}
-    except TurnoutError as error:
-        kind = type(error).__name__
-        return {"error": {"kind": kind, "problem": error.problem, "facts": error.facts}}
-    except Exception as error:
-        import traceback
-
-        problem = f"{type(error).__name__}: {error}"
-        return {"error": {"problem": problem, "traceback": traceback.format_exc()}}
+    module, _, attribute = name.partition(":")
+    function = getattr(import_module(module), attribute)
+    if serve:
+        served: Callable[[Any, Heard], Any] = function()
+        return served
+    return lambda argument, _: function(argument)
 
 
-def _end_with_parent() -> None:
-    """End this process, and what it started, when its input ends: nobody waits for it then."""
-    sys.stdin.buffer.read()
+def _put(answers: IO[bytes], document: dict[str, Any]) -> None:
+    answers.write(json.dumps(document).encode() + b"\n")
+    answers.flush()
+
+
+def _defect(error: Exception) -> dict[str, str]:
+    import traceback
+
+    problem = f"{type(error).__name__}: {error}"
+    return {"problem": problem, "traceback": traceback.format_exc()}
+
+
+def _listen(questions: queue.SimpleQueue[bytes]) -> None:
+    """Pass on what comes in; at its end, end this process, and what it started.
+
+    Nobody waits for it then.
+    """
+    while line := sys.stdin.buffer.readline():
+        questions.put(line)
     if os.name == "posix":
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
