@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ class Form(Generic[D]):
     """A kind of document: what it is called, its structs, and what to do where it is none.
 
     `header` is read first, so that a document of another version is told from an invalid one.
+    A file of more than `limit` bytes is not read.
     """
 
     name: str
@@ -34,6 +36,32 @@ class Form(Generic[D]):
     fix: str
     fix_older: str
     fix_newer: str
+    limit: int = 16 << 20
+
+    def bytes_of(self, path: Path) -> bytes:
+        """The bytes of a file that may hold one, of at most `limit` bytes. Raises `UsageError`."""
+        problem = f"Cannot read the {self.name} {path}"
+        try:
+            if not path.is_file():
+                what = "a folder" if path.is_dir() else "nothing, or no regular file"
+                expected = f"a file with a {self.name}"
+                raise UsageError(f"{problem}.", found=what, expected=expected, where=path)
+            with path.open("rb") as file:
+                data = file.read(self.limit + 1)
+        except OSError as error:
+            raise UsageError(f"{problem}: {error.strerror or error}.", where=path) from error
+        if len(data) > self.limit:
+            raise UsageError(
+                f"The {self.name} is too large.",
+                found=f"more than {self.limit} bytes",
+                expected=f"at most {self.limit} bytes",
+                where=path,
+            )
+        return data
+
+    def read(self, path: Path) -> D:
+        """The document in the file `path`. Raises `UsageError` naming it and a JSON path."""
+        return self.decode(self.bytes_of(path), path)
 
     def decode(self, data: str | bytes, where: object = None) -> D:
         """The document in `data`; `where` names its file.

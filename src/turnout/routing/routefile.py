@@ -103,6 +103,7 @@ _FORM = Form(
     fix=AGAIN,
     fix_older=AGAIN,
     fix_newer="use the version of turnout that saved it, or a newer one",
+    limit=MAX_BYTES,
 )
 
 
@@ -148,23 +149,7 @@ def as_path(path: object) -> Path:
 
 def read(path: Path) -> bytes:
     """The bytes of a file of a bounded size. Raises `UsageError`."""
-    problem = f"Cannot read the route {path}"
-    try:
-        if not path.is_file():
-            what = "a folder" if path.is_dir() else "nothing, or no regular file"
-            raise UsageError(f"{problem}.", found=what, expected="a saved route", where=path)
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{problem}: {error.strerror or error}.", where=path) from error
-    if len(data) > MAX_BYTES:
-        raise UsageError(
-            "The route is too large.",
-            found=f"more than {MAX_BYTES} bytes",
-            expected=f"at most {MAX_BYTES} bytes",
-            where=path,
-        )
-    return data
+    return _FORM.bytes_of(path)
 
 
 def decode(data: bytes, path: Path) -> Document:

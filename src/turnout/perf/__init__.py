@@ -1,0 +1,1 @@
+"""Measuring routes: requests that take turns, kept one by one, and what follows from them."""

@@ -1,0 +1,185 @@
+"""Several routes in one text: `config; ep=cpu; name=fast ep=openvino compile share=ep`.
+
+Routes stand between semicolons or on lines; a line may end in a comment after #. The words of a
+route are the options of the command line, with or without their dashes and with `=` or a space
+before the value, quoted as a shell would have it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turnout.compiling.options import CompileOptions
+from turnout.errors import UsageError
+from turnout.routing.request import CONFIG, RouteRequest, parse_option, parse_stage
+
+if TYPE_CHECKING:
+    from turnout.bundle import Bundle
+    from turnout.machine import Inventory
+    from turnout.routing import Route
+
+MAX_ROUTES = 32
+MAX_TEXT = 1 << 20
+EXAMPLE = 'for example --route-set "config; ep=cpu; stage lm_head=openvino"'
+_FLAGS = ("config", "reproducible", "compile")
+_VALUES = ("name", "ep", "device", "scope", "share", "route")
+_LISTS = ("stage", "provider-option", "session-option")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A route to be measured or verified: its name, what is asked, and what is prepared.
+
+    `saved` names the file of a saved route, which takes the place of what is asked.
+    """
+
+    name: str
+    request: RouteRequest = field(default_factory=RouteRequest)
+    preparing: CompileOptions = field(default_factory=CompileOptions)
+    saved: Path | None = None
+
+    def decide(self, bundle: Bundle, machine: Inventory | None) -> Route | None:
+        """The route for `bundle`; None where nothing is asked for, and the bundle is left as it is.
+
+        Raises `UsageError` for what cannot be asked of it, `MachineError` for what `machine` (None:
+        this one) lacks.
+        """
+        from turnout.routing import Route
+        from turnout.routing import route as decide
+
+        if self.saved is not None:
+            return Route.load(self.saved, bundle, machine)
+        if self.request == RouteRequest():
+            return None
+        return decide(bundle, self.request, inventory=machine)
+
+
+def parse(text: str, base: CompileOptions | None = None) -> tuple[Candidate, ...]:
+    """The routes in `text`; `base` is what they prepare where they say nothing about it.
+
+    Raises `UsageError` for a word that means nothing, for no route or too many, and for two of
+    one name.
+    """
+    base = base or CompileOptions()
+    found = tuple(_candidate(part, base) for part in _parts(text))
+    if not found:
+        raise UsageError("The set of routes is empty.", expected="one or more routes", fix=EXAMPLE)
+    if len(found) > MAX_ROUTES:
+        raise UsageError(
+            "There are too many routes.", found=len(found), expected=f"at most {MAX_ROUTES}"
+        )
+    check_names(found)
+    return found
+
+
+def check_names(candidates: tuple[Candidate, ...]) -> None:
+    """Raise `UsageError` where two routes have one name."""
+    names = [candidate.name for candidate in candidates]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"Two routes have the name {name!r}.",
+                fix="give one of them another name, as in name=second ep=cpu",
+            )
+
+
+def _parts(text: str) -> Iterator[list[str]]:
+    """The words of each route."""
+    lexer = shlex.shlex(text.replace("\n", " ;\n"), posix=True, punctuation_chars=";")
+    lexer.whitespace_split = True
+    # What a shell takes for escapes stands in paths of Windows.
+    lexer.escape = ""
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if set(word) == {";"}:
+                if words:
+                    yield words
+                words = []
+            else:
+                words.append(word)
+    except ValueError as error:
+        raise UsageError("The set of routes is malformed.", found=error, fix=EXAMPLE) from error
+    if words:
+        yield words
+
+
+def _candidate(words: list[str], base: CompileOptions) -> Candidate:
+    said: dict[str, Any] = {}
+    for key, value in _pairs(words):
+        if key in _LISTS:
+            said.setdefault(key, []).append(value)
+        elif key in said:
+            raise UsageError(f"A route says {key} twice.", found=" ".join(words))
+        else:
+            said[key] = value
+    _check_alone(said, words)
+    request = RouteRequest(
+        ep=said.get("ep"),
+        device=said.get("device", CONFIG).lower(),
+        stages=tuple(parse_stage(value) for value in said.get("stage", ())),
+        scope=said.get("scope", "pipeline").lower(),
+        provider_options=tuple(parse_option(value) for value in said.get("provider-option", ())),
+        session_options=tuple(parse_option(value) for value in said.get("session-option", ())),
+        reproducible="reproducible" in said,
+    )
+    preparing = _preparing(said, base)
+    saved = Path(said["route"]) if "route" in said else None
+    name = said.get("name") or " ".join(_named(words)) or CONFIG
+    return Candidate(name, request, preparing, saved)
+
+
+def _named(words: list[str]) -> list[str]:
+    """The words of a route as its name: without dashes."""
+    return [word.removeprefix("--") for word in words]
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Options of a route with their values, "" for a flag."""
+    waiting = iter(words)
+    for word in waiting:
+        key, equals, value = word.removeprefix("--").partition("=")
+        key = key.replace("_", "-")
+        if key in _FLAGS and not equals:
+            yield key, ""
+        elif key in (*_VALUES, *_LISTS):
+            value = value if equals else next(waiting, "")
+            if not value:
+                raise UsageError(
+                    f"A route says {key} without a value.", found=" ".join(words), fix=EXAMPLE
+                )
+            yield key, value
+        else:
+            raise UsageError(
+                "A route says something that is not known.",
+                found=repr(word),
+                expected=", ".join(_FLAGS)
+                + ", or one of these with a value: "
+                + ", ".join((*_VALUES, *_LISTS)),
+                fix=EXAMPLE,
+            )
+
+
+def _check_alone(said: dict[str, Any], words: list[str]) -> None:
+    """ "config" and a saved route say all there is to say about a route."""
+    routing = {"ep", "device", "scope", "reproducible", *_LISTS} & set(said)
+    for alone, others in (("config", routing | ({"route"} & set(said))), ("route", routing)):
+        if alone in said and others:
+            raise UsageError(
+                f"A route says {alone}, and something else beside it.",
+                found=" ".join(words),
+                fix=f"leave out {alone}, or the rest",
+            )
+
+
+def _preparing(said: dict[str, Any], base: CompileOptions) -> CompileOptions:
+    from dataclasses import replace
+
+    if "compile" in said or "share" in said:
+        share = said["share"].lower() if "share" in said else base.share
+        return replace(base, compile=base.compile or "compile" in said, share=share)
+    return base
