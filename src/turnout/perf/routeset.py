@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnout.compiling.options import CompileOptions
 from turnout.errors import UsageError
-from turnout.routing.request import CONFIG, RouteRequest, parse_option, parse_stage
+from turnout.routing.request import CONFIG, SCOPES, RouteRequest, parse_option, parse_stage
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -129,13 +129,31 @@ def _candidate(words: list[str], base: CompileOptions) -> Candidate:
     )
     preparing = _preparing(said, base)
     saved = Path(said["route"]) if "route" in said else None
-    name = said.get("name") or " ".join(_named(words)) or CONFIG
+    name = said.get("name") or name_of(request, preparing, saved)
     return Candidate(name, request, preparing, saved)
 
 
-def _named(words: list[str]) -> list[str]:
-    """The words of a route as its name: without dashes."""
-    return [word.removeprefix("--") for word in words]
+def name_of(
+    request: RouteRequest, preparing: CompileOptions | None = None, saved: Path | None = None
+) -> str:
+    """The name of a route that has none of its own: its words, in one spelling and order."""
+    words = [f"route={saved.name}"] if saved is not None else []
+    words += [f"ep={request.ep}"] if request.ep is not None else []
+    words += [f"device={request.device}"] if request.device != CONFIG else []
+    for name, ep, device in request.stages:
+        words.append(f"stage {name}={ep}" + (f"@{device}" if device is not None else ""))
+    words += [f"scope={request.scope}"] if request.scope != SCOPES[0] else []
+    for kind, options in (
+        ("provider-option", request.provider_options),
+        ("session-option", request.session_options),
+    ):
+        for stage, key, value in options:
+            words.append(f"{kind} " + (f"{stage}:" if stage is not None else "") + f"{key}={value}")
+    words += ["reproducible"] if request.reproducible else []
+    if preparing is not None:
+        words += ["compile"] if preparing.compile else []
+        words += [f"share={preparing.share}"] if preparing.share is not None else []
+    return " ".join(words) or CONFIG
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
