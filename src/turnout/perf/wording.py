@@ -1,0 +1,92 @@
+"""How figures and verdicts of a report read: on the terminal, in Markdown, on the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnout.perf.report import Comparison, Failure, Report
+
+MISSING = "-"
+_LARGEST = 1e15  # above it, figures of a report that somebody made up are written with an exponent
+
+# What a route does with a figure, and what it is asked to do better.
+_VERBS = {
+    "decode_tokens_per_second": "decodes",
+    "prefill_tokens_per_second": "computes the prompt",
+}
+_SPANS = {
+    "model_ttft_s": "from the prefill to the first token",
+    "request_ttft_s": "from the request to the first token",
+    "tpot_s": "for a token after the first",
+    "model_compute_s": "inside the model",
+    "request_s": "for a whole request",
+}
+
+
+def seconds(value: float | None) -> str:
+    """Seconds for people: `1.26 s`, `311.2 ms`, `0.85 ms`; "-" for None."""
+    if value is None:
+        return MISSING
+    if abs(value) >= 0.99995:
+        return f"{fixed(value, 2)} s"
+    return f"{value * 1e3:.{1 if abs(value) >= 0.00995 else 2}f} ms"
+
+
+def size(nbytes: int | None) -> str:
+    """Bytes for people, in decimal units: `275 MB`, `1.26 GB`; "-" for None."""
+    if nbytes is None:
+        return MISSING
+    amount = float(min(nbytes, int(_LARGEST)))
+    if amount >= 999.5e6:
+        return f"{amount / 1e9:.2f} GB"
+    return f"{amount / 1e6:.0f} MB" if amount >= 999.5e3 else f"{amount / 1e3:.1f} kB"
+
+
+def rate(mean: float | None, stdev: float | None) -> str:
+    """Tokens/s as llama-bench has them: `76.42 ± 0.31`; the mean alone where there is one value."""
+    if mean is None:
+        return MISSING
+    return fixed(mean, 2) if stdev is None else f"{fixed(mean, 2)} ± {fixed(stdev, 2)}"
+
+
+def fixed(value: float, digits: int) -> str:
+    """`value` with that many digits after the point."""
+    return f"{value:.{digits}f}" if abs(value) < _LARGEST else f"{value:.{digits + 1}e}"
+
+
+def verdict(comparison: Comparison) -> str:
+    """A comparison as a sentence without its full stop.
+
+    `ep=openvino decodes 1.52 times as fast as config (1.49 to 1.56)`. What is not decided says so.
+    """
+    figure, route, base = comparison.figure, comparison.route, comparison.base
+    low, high = (fixed(end, 2) for end in comparison.interval)
+    ratio = fixed(comparison.ratio, 2)
+    if figure in _VERBS:
+        says = f"{_VERBS[figure]} {ratio} times as fast as {base}"
+        open_question = f"{_VERBS[figure]} faster or slower than {base}"
+    else:
+        span = _SPANS.get(figure, f"by {figure}")
+        says = f"takes {ratio} times as long as {base} {span}"
+        open_question = f"is faster or slower than {base} {span}"
+    if comparison.verdict == "cannot tell":
+        return f"cannot tell whether {route} {open_question} ({ratio} times, {low} to {high})"
+    return f"{route} {says} ({low} to {high})"
+
+
+def failure(error: Failure) -> str:
+    """Why a route was not measured to its end, on one line."""
+    return f"{error.kind} during {error.during}: {error.problem}"
+
+
+def state(report: Report) -> str:
+    """What a report lacks, as a sentence; "" for a complete one."""
+    if report.complete:
+        return ""
+    held = f"{report.requests_held} of {report.requests_planned} requests"
+    failed = [route.name for route in report.routes if route.error is not None]
+    if failed:
+        count = f"{len(failed)} of {len(report.routes)} routes"
+        return f"Incomplete: it holds {held}; {count} failed."
+    return f"Incomplete: it was interrupted, and holds {held}."
