@@ -23,7 +23,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml requirements/constraints.txt | $(BIN)/python
-	$(PIP) -e ".[openvino]"
+	$(PIP) -e ".[openvino,report]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml requirements/constraints.txt | $(BIN)/python
