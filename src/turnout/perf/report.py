@@ -231,7 +231,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     workload: int
     figure: Annotated[str, _says("a figure of `aggregate`")]
     ratio: Annotated[float, _says("of the figure, this route by the base")]
-    interval: Annotated[tuple[float, float], _says("bootstrap 95% interval of the ratio")]
+    interval: Annotated[
+        tuple[float, float] | None,
+        _says("bootstrap 95% interval of the ratio; null below 6 pairs, which are too few"),
+    ]
     pairs: int
     verdict: Annotated[
         Verdict, _says("of this route; what the interval does not decide by the margin is open")

@@ -61,8 +61,7 @@ def verdict(comparison: Comparison) -> str:
     `ep=openvino decodes 1.52 times as fast as config (1.49 to 1.56)`. What is not decided says so.
     """
     figure, route, base = comparison.figure, comparison.route, comparison.base
-    low, high = (fixed(end, 2) for end in comparison.interval)
-    ratio = fixed(comparison.ratio, 2)
+    ratio, spread = fixed(comparison.ratio, 2), _spread(comparison)
     if figure in _VERBS:
         says = f"{_VERBS[figure]} {ratio} times as fast as {base}"
         open_question = f"{_VERBS[figure]} faster or slower than {base}"
@@ -71,8 +70,15 @@ def verdict(comparison: Comparison) -> str:
         says = f"takes {ratio} times as long as {base} {span}"
         open_question = f"is faster or slower than {base} {span}"
     if comparison.verdict == "cannot tell":
-        return f"cannot tell whether {route} {open_question} ({ratio} times, {low} to {high})"
-    return f"{route} {says} ({low} to {high})"
+        return f"cannot tell whether {route} {open_question} ({ratio} times, {spread})"
+    return f"{route} {says} ({spread})"
+
+
+def _spread(comparison: Comparison) -> str:
+    if comparison.interval is None:
+        return f"too few pairs: {comparison.pairs}"
+    low, high = (fixed(end, 2) for end in comparison.interval)
+    return f"{low} to {high}"
 
 
 def failure(error: Failure) -> str:
