@@ -19,6 +19,7 @@
     │   └── DeviceUnavailableError     a device that no EP of this machine serves
     ├── WriteError                     an output could not be written; nothing was left behind
     ├── ProcessError                   a child process crashed, hung, or did not answer
+    │   └── ProcessTimeoutError        one that took longer than it was allowed to
     ├── CompileError                   a stage could not be compiled, or what came of it is wrong
     ├── LoadError                      a session could not be loaded; nothing is left loaded
     └── GenerationError                a loaded session could not answer
@@ -136,6 +137,10 @@ class WriteError(TurnoutError):
 
 class ProcessError(TurnoutError):
     """A child process crashed, hung, or ended without an answer."""
+
+
+class ProcessTimeoutError(ProcessError):
+    """A child process took longer than it was allowed to."""
 
 
 class LoadError(TurnoutError):

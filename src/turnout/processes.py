@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from turnout import errors
-from turnout.errors import ProcessError, TurnoutError
+from turnout.errors import ProcessError, ProcessTimeoutError, TurnoutError
 
 # What is kept of the end of a child's stderr, and how much of it an error shows.
 STDERR_BYTES = 64 << 10
@@ -113,17 +113,25 @@ class Child:
         """The number of the process."""
         return self._process.pid
 
-    def ask(self, argument: Any, *, timeout: float, heard: Heard | None = None) -> Any:
+    def ask(
+        self,
+        argument: Any,
+        *,
+        timeout: float,
+        heard: Heard | None = None,
+        option: str = "--time-limit",
+    ) -> Any:
         """What the child's function returns for `argument`; `heard` gets what it says meanwhile.
 
+        `option` of the command line is what allows more than `timeout` seconds.
         Raises the `TurnoutError` that the function raised, after which the child can be asked
         again; and `ProcessError` for a child that crashed, met a defect, or took longer than
-        `timeout` seconds, after which it is gone.
+        `timeout` seconds (`ProcessTimeoutError`), after which it is gone.
         """
         self._questions.put(json.dumps(argument).encode() + b"\n")
         answer = self._answer(time.monotonic() + timeout, heard)
         if answer is None:
-            raise self._without_answer(timeout)
+            raise self._without_answer(timeout, option)
         if "error" in answer:
             raise _as_error(answer["error"], self._doing)
         return answer["result"]
@@ -146,16 +154,19 @@ class Child:
             self._late = time.monotonic() >= deadline
         return None
 
-    def _without_answer(self, timeout: float) -> ProcessError:
+    def _without_answer(self, timeout: float, option: str) -> ProcessError:
         """The error for a child that gave none. It is ended first, so that all it said is here."""
         self.end()
         lines = self._said.decode(errors="replace").strip().splitlines()
-        ending = f"did not answer within {timeout:g} s" if self._late else _ending(self._process)
-        return ProcessError(
-            f"The child process for {self._doing} {ending}.",
-            found="\n".join(lines[-SHOWN_LINES:]) or "nothing on stderr",
-            fix="allow it more time, on the command line with --time-limit" if self._late else None,
-        )
+        said = "\n".join(lines[-SHOWN_LINES:]) or "nothing on stderr"
+        if self._late:
+            return ProcessTimeoutError(
+                f"The child process for {self._doing} did not answer within {timeout:g} s.",
+                found=said,
+                fix=f"allow it more time, on the command line with {option}",
+            )
+        ending = _ending(self._process)
+        return ProcessError(f"The child process for {self._doing} {ending}.", found=said)
 
     def end(self) -> None:
         """Kill it, if it still runs, and what it started; release the pipes. Safe to repeat."""

@@ -101,14 +101,14 @@ def _answer(session: Session, request: Request, shown: Shown) -> bool:
     """Answer and report; whether the answer was interrupted."""
     from turnout.cli import stats
     from turnout.cli.sessions import note, show_pieces
-    from turnout.runtime.generation import FreshGenerators
+    from turnout.runtime.generation import FreshGenerators, Measuring
     from turnout.runtime.interrupts import stop_on_interrupt
 
     for line in request.notes:
         note(line, quiet=shown.quiet)
     if shown.verbose:
         note(stats.request_line(request))
-    source = stats.Measuring(FreshGenerators(session.loaded.model))
+    source = Measuring(FreshGenerators(session.loaded.model))
     with stop_on_interrupt() as stop:
         answer = session.run(request, source=source, stop=stop)
         if not shown.as_json:

@@ -6,34 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from turnout.compiling.prepare import Prepared
     from turnout.compiling.shared import Shared
     from turnout.memory import Memory
     from turnout.runtime import GenerationResult, LoadSpans, Session
-    from turnout.runtime.generation import GeneratorSource, Request
+    from turnout.runtime.generation import Request
 
 MISSING = "-"
-
-
-class Measuring:
-    """A source of generators that measures memory while the key-value buffers are still there."""
-
-    def __init__(self, source: GeneratorSource) -> None:
-        self._source = source
-        self.memory: Memory | None = None
-
-    def take(self, request: Request) -> tuple[Any, int]:
-        """A generator of the source below."""
-        return self._source.take(request)
-
-    def give_back(self, generator: Any, token_ids: Sequence[int]) -> None:
-        """Measure, then pass the generator on."""
-        from turnout.memory import measure
-
-        self.memory = measure()
-        self._source.give_back(generator, token_ids)
 
 
 def request_line(request: Request) -> str:

@@ -15,6 +15,7 @@ from turnout.runtime import failures
 from turnout.runtime.timing import RequestSpans
 
 if TYPE_CHECKING:
+    from turnout.memory import Memory
     from turnout.runtime.loading import Clock, Loaded
     from turnout.runtime.prompt import Length
 
@@ -94,6 +95,25 @@ class FreshGenerators:
 
     def give_back(self, generator: Any, token_ids: Sequence[int]) -> None:
         """Let go of it."""
+
+
+class Measuring:
+    """A source of generators that measures memory while the key-value buffers are still there."""
+
+    def __init__(self, source: GeneratorSource) -> None:
+        self._source = source
+        self.memory: Memory | None = None
+
+    def take(self, request: Request) -> tuple[Any, int]:
+        """A generator of the source below."""
+        return self._source.take(request)
+
+    def give_back(self, generator: Any, token_ids: Sequence[int]) -> None:
+        """Measure, then pass the generator on."""
+        from turnout.memory import measure
+
+        self.memory = measure()
+        self._source.give_back(generator, token_ids)
 
 
 def create_generator(model: Any, max_length: int, search: dict[str, Any]) -> Any:

@@ -24,7 +24,8 @@ class SearchOptions:
     `temperature` is at least 0, and 0 is greedy; `top_k` is a number of tokens, 0 for all;
     `top_p` is above 0 and at most 1; `repetition_penalty` is above 0, and 1 is none; `seed` is
     an integer from 0 to 2**31 - 1. Asking for a temperature above 0, a `top_k`, a `top_p` or a
-    `seed` asks for sampling, and so conflicts with `greedy`. Raises `UsageError`.
+    `seed` asks for sampling, and so conflicts with `greedy`. `ignore_eos` goes on after the text's
+    end until there are `max_new_tokens`. Raises `UsageError`.
     """
 
     max_new_tokens: int = DEFAULT_NEW_TOKENS
@@ -34,6 +35,7 @@ class SearchOptions:
     repetition_penalty: float | None = None
     seed: int | None = None
     greedy: bool = False
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         _require_integer("max_new_tokens", self.max_new_tokens, 1)

@@ -201,7 +201,7 @@ def _generate(folder: Path, bundle: Bundle, config: GenaiConfig) -> tuple[int, i
         config.search, config.get(("model", "vocab_size"))
     )
     # Else a text could end before the stages for tokens have run.
-    search["min_length"] = limits.taken_by(len(ids)) + length.new_tokens
+    search["min_length"] = prompt.whole_length(len(ids), length, limits)
     doing = "computing the prompt"
     model = _load(folder, bundle, config)
     generator = None
@@ -236,10 +236,7 @@ def prompt_ids(config: GenaiConfig) -> list[int]:
     """A short prompt of small token ids of the vocabulary, none of them special if possible."""
     vocab_size = config.get(("model", "vocab_size"))
     size = vocab_size if isinstance(vocab_size, int) and vocab_size > 0 else 1 << 30
-    special: set[Any] = set()
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        value = config.get(("model", name))
-        special |= set(value) if isinstance(value, list) else {value}
+    special = prompt.special_ids(config)
     plain = [token for token in range(min(size, 4 * PROMPT_TOKENS)) if token not in special]
     # Room for the answer; the last tokens, since the first of a vocabulary are often special.
     room = max(prompt.limits(config).tokens - NEW_TOKENS, 1)

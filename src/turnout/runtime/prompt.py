@@ -73,6 +73,15 @@ def limits(config: GenaiConfig) -> Limits:
     return Limits(context)
 
 
+def special_ids(config: GenaiConfig) -> set[Any]:
+    """Token ids that the config gives a meaning of their own: padding, begin and end."""
+    found: set[Any] = set()
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        value = config.get(("model", name))
+        found |= set(value) if isinstance(value, list) else {value}
+    return found
+
+
 def plan_length(prompt_tokens: int, new_tokens: int, limits: Limits) -> Length:
     """The lengths for a prompt of that many tokens, `new_tokens` cut to what is left.
 
@@ -90,6 +99,11 @@ def plan_length(prompt_tokens: int, new_tokens: int, limits: Limits) -> Length:
         )
     new = min(new_tokens, room)
     return Length(limits.tokens if limits.fixed else prompt_tokens + new, new)
+
+
+def whole_length(prompt_tokens: int, length: Length, limits: Limits) -> int:
+    """The runtime's `min_length` with which no text ends before its last token."""
+    return limits.taken_by(prompt_tokens) + length.new_tokens
 
 
 def check_padding(ids: Sequence[int], pad_id: int | None, limits: Limits) -> None:

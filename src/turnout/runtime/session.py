@@ -255,10 +255,14 @@ class Session:
             ids = loaded.codec.encode(wording.text)
         tokenized = clock()
         prompt.check_padding(ids, loaded.pad_id, loaded.limits)
+        length = prompt.plan_length(len(ids), asked.max_new_tokens, loaded.limits)
+        search = asked.effective(loaded.config.search, loaded.vocab_size)
+        if asked.ignore_eos:
+            search["min_length"] = prompt.whole_length(len(ids), length, loaded.limits)
         return Request(
             token_ids=ids,
-            length=prompt.plan_length(len(ids), asked.max_new_tokens, loaded.limits),
-            search=asked.effective(loaded.config.search, loaded.vocab_size),
+            length=length,
+            search=search,
             seeded=asked.is_seeded(loaded.config.search),
             templated=wording.templated,
             template_s=worded - start,
