@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from turnout import memory
+from turnout.processes import kill_tree
 
 ROLLUP = """\
 55792cf37000-7ffd6dad6000 ---p 00000000 00:00 0                          [rollup]
@@ -91,3 +95,135 @@ def test_without_a_rollup_psutil_answers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.rss is not None
     assert found.rss > 1 << 20
     assert found.private is not None
+
+
+# Holds as many megabytes as it is told to, line by line, and says so.
+HOLDING = """
+import sys
+for line in sys.stdin:
+    held = None
+    held = bytearray(b"\\1") * (int(line) << 20)
+    print(len(held), flush=True)
+"""
+
+
+class Holding:
+    """A process that allocates known amounts."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDING],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.hold(1)
+
+    def hold(self, megabytes: int) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{megabytes}\n")
+        self.process.stdin.flush()
+        assert int(self.process.stdout.readline()) == megabytes << 20
+
+
+@pytest.fixture
+def holding() -> Iterator[Holding]:
+    made = Holding()
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+def test_a_sampler_sees_what_a_process_allocates_and_remembers_the_most(holding: Holding) -> None:
+    sampler = memory.Sampler(holding.process.pid, every_s=0.005)
+    with sampler.watching():
+        before = sampler_waits(sampler)
+        holding.hold(96)
+        most = sampler_waits(sampler)
+        holding.hold(16)
+        after = sampler_waits(sampler)
+    assert 94 << 20 < most.rss - before.rss < 100 << 20
+    assert 14 << 20 < after.rss - before.rss < 20 << 20
+    assert sampler.peak.rss is not None
+    assert most.rss <= sampler.peak.rss < most.rss + (4 << 20)
+    if most.private is not None:
+        assert before.private is not None
+        assert 94 << 20 < most.private - before.private < 100 << 20
+        assert sampler.peak.private == max(sample.private or 0 for sample in sampler.samples)
+
+
+def sampler_waits(sampler: memory.Sampler) -> memory.Sample:
+    """The second sample from now on: the first may have been under way."""
+    count = len(sampler.samples) + 2
+    deadline = time.monotonic() + 30
+    while len(sampler.samples) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return sampler.samples[-1]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="the system keeps no high-water mark")
+def test_a_peak_between_two_samples_is_not_lost(holding: Holding) -> None:
+    sampler = memory.Sampler(holding.process.pid, every_s=600)
+    with sampler.watching():
+        sampler_begins(sampler)
+        before = sampler.samples[0]
+        holding.hold(96)
+        holding.hold(1)
+    assert len(sampler.samples) == 2
+    assert sampler.peak.rss is not None
+    assert sampler.peak.rss - before.rss > 94 << 20
+    assert sampler.samples[1].rss - before.rss < 8 << 20
+
+
+def sampler_begins(sampler: memory.Sampler) -> None:
+    deadline = time.monotonic() + 30
+    while not sampler.samples:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_what_children_hold_is_kept_apart() -> None:
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOLDING!r}])"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        sampler = memory.Sampler(parent.pid, every_s=600)
+        for megabytes in (1, 64):
+            parent.stdin.write(f"{megabytes}\n")
+            parent.stdin.flush()
+            parent.stdout.readline()
+            with sampler.watching(children=True):
+                pass
+            if megabytes == 1:
+                before = sampler.children_peak.rss or 0
+        after = sampler.children_peak.rss or 0
+    finally:
+        kill_tree(parent.pid)
+        parent.wait()
+    assert before > 0
+    assert 62 << 20 < after - before < 68 << 20
+    assert sampler.peak.rss is not None
+    assert sampler.peak.rss < after
+
+
+def test_samples_are_timed_by_the_clock_that_is_given() -> None:
+    times = iter([10.0, 12.5])
+    sampler = memory.Sampler(os.getpid(), every_s=600, clock=lambda: next(times))
+    with sampler.watching():
+        sampler_begins(sampler)
+    assert [sample.at_s for sample in sampler.samples] == [10.0, 12.5]
+
+
+def test_a_process_that_is_gone_gives_no_samples(holding: Holding) -> None:
+    holding.process.kill()
+    holding.process.wait()
+    sampler = memory.Sampler(holding.process.pid)
+    with sampler.watching(children=True):
+        pass
+    assert sampler.samples == []
+    assert sampler.peak == memory.Memory(None, None, None)

@@ -32,8 +32,8 @@ CLOSING_S = 60.0
 class Watcher:
     """Told how far a measurement is; this one takes no notice."""
 
-    def begun(self, routes: tuple[str, ...], requests: int) -> None:
-        """These routes, and so many requests of all of them together."""
+    def begun(self, requests: int) -> None:
+        """So many requests, of all routes together."""
 
     def loading(self, route: str) -> None:
         """A route is being loaded."""

@@ -155,8 +155,7 @@ def _decide(lane: Lane, bundle: Bundle, inventory: Inventory) -> None:
 
 def _go(run: Run, folder: Path, watcher: Watcher) -> None:
     """Load every route, ask them in turn, and see where their nodes run."""
-    names = tuple(lane.candidate.name for lane in run.lanes)
-    watcher.begun(names, len(names) * run.plan.requests)
+    watcher.begun(len(run.lanes) * run.plan.requests)
     with contextlib.ExitStack() as held:
         for lane in run.lanes:
             if lane.is_alive:

@@ -183,7 +183,7 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for one stage, and what took effect in the config."""
 
     stage: str
-    requested: Annotated[str, _says('why it is routed so: "config", or the words that ask for it')]
+    requested: Annotated[str, _says('why: "the bundle\'s config", or words such as "--ep cpu"')]
     effective: Annotated[str, _says("the alias of the EP")]
     device: str | None
 
@@ -202,7 +202,9 @@ class RouteReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     requested: Annotated[str, _says('in the words of the command line; "config" for nothing')]
-    effective: Annotated[str, _says('"config", an EP\'s alias, or "mixed"')]
+    effective: Annotated[
+        str, _says('"config", an EP\'s alias, or "mixed"; "nothing" where no route was possible')
+    ]
     stages: tuple[StageReport, ...]
     placed: Annotated[
         dict[str, Any] | None,
@@ -303,6 +305,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[RouteReport, ...]
     comparisons: tuple[Comparison, ...]
     complete: Annotated[bool, _says("false if it was interrupted, or a route failed")]
+    interrupted: Annotated[bool, _says("whether it was ended early, as by Ctrl-C")] = False
     requests_planned: Annotated[int, _says("of all routes, warm-up included")]
     requests_held: Annotated[int, _says("how many of them the report has")]
 

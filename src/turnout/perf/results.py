@@ -43,6 +43,7 @@ def report(run: Run) -> doc.Report:
         routes=routes,
         comparisons=compared(routes, plan.margin),
         complete=held == planned and not run.interrupted,
+        interrupted=run.interrupted,
         requests_planned=planned,
         requests_held=held,
     )
