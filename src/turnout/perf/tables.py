@@ -48,8 +48,13 @@ class Row:
 
 def rows(report: Report) -> list[Row]:
     """A row a test of every route, in the report's order; `peak_bytes` is RSS of its process."""
+    return [row for _, own in by_route(report) for row in own]
+
+
+def by_route(report: Report) -> list[tuple[RouteReport, list[Row]]]:
+    """Every route with its rows: at least one."""
     tests = [_tests(report.workloads, index) for index in range(len(report.workloads))]
-    return [row for route in report.routes for row in _route(route, tests)]
+    return [(route, list(_route(route, tests))) for route in report.routes]
 
 
 def cells(row: Row) -> tuple[str, ...]:

@@ -8,6 +8,14 @@ if TYPE_CHECKING:
     from turnout.perf.report import Comparison, Failure, Report
 
 MISSING = "-"
+# Controls but tab and newline, halves of surrogate pairs, and marks that reorder what follows.
+_UNSHOWN = (
+    *(code for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"),
+    *range(0xD800, 0xE000),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
+_SHOWN = dict.fromkeys(_UNSHOWN, "\ufffd")
 _LARGEST = 1e15  # above it, figures of a report that somebody made up are written with an exponent
 
 # What a route does with a figure, and what it is asked to do better.
@@ -96,3 +104,8 @@ def state(report: Report) -> str:
         count = f"{len(failed)} of {len(report.routes)} routes"
         return f"Incomplete: it holds {held}; {count} failed."
     return f"Incomplete: it was interrupted, and holds {held}."
+
+
+def shown(text: str) -> str:
+    """Text of a report, with U+FFFD for what would not be seen, or would mislead."""
+    return text.translate(_SHOWN)

@@ -1,0 +1,209 @@
+"""Charts of durations: TTFT and the time of a token, over time and spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from turnout.perf import wording
+from turnout.perf.page.marks import (
+    DRAWN,
+    colour,
+    dash,
+    marks,
+    rounded,
+    thinned_note,
+    trace,
+    unit_of,
+    xy,
+)
+from turnout.perf.page.parts import Chart
+from turnout.perf.page.series import BINS, Point, spread, thinned, token_points, ttft_points
+from turnout.perf.report import Report, RouteReport
+from turnout.perf.statistics import summarize
+
+# The axis ends here, times the largest 99th percentile of a route, where values go far beyond.
+ROOM = 1.5
+
+_Points = Callable[[RouteReport, int], list[Point]]
+
+
+def of_workload(report: Report, workload: int) -> list[Chart]:
+    """TTFT and time a token over time, and how both are spread."""
+    return [
+        chart
+        for make in (_ttft_over_time, _ttft_spread, _tokens_over_time, _tokens_spread)
+        if (chart := make(report, workload)) is not None
+    ]
+
+
+def _ttft_over_time(report: Report, workload: int) -> Chart | None:
+    chart = _over_time(report, workload, ttft_points)
+    if chart is None:
+        return None
+    data, factor, unit, notes = chart
+    return Chart(
+        "Time to first token, request by request",
+        _in_words(report, workload, ttft_points, "requests"),
+        data,
+        {
+            "xaxis": {"title": "round", "dtick": 1 if _rounds(report) <= 12 else None},
+            "yaxis": _duration_axis(report, workload, ttft_points, factor, unit),
+        },
+        note=notes,
+        workload=workload,
+    )
+
+
+def _tokens_over_time(report: Report, workload: int) -> Chart | None:
+    chart = _over_time(report, workload, token_points)
+    if chart is None:
+        return None
+    data, factor, unit, notes = chart
+    return Chart(
+        "Time of each token after the first",
+        _in_words(report, workload, token_points, "tokens"),
+        data,
+        {
+            "xaxis": {"title": "seconds since the start"},
+            "yaxis": _duration_axis(report, workload, token_points, factor, unit),
+        },
+        note=notes,
+        workload=workload,
+    )
+
+
+def _over_time(
+    report: Report, workload: int, points_of: _Points
+) -> tuple[list[dict[str, Any]], float, str, str] | None:
+    """Traces, the factor from seconds to the unit, the unit, and what was left out."""
+    series = [points_of(route, workload) for route in report.routes]
+    values = [y for points in series for _, y in points]
+    if not values:
+        return None
+    factor, unit = unit_of(values)
+    limit = max(DRAWN // len([points for points in series if points]), 2)
+    data = []
+    for index, points in enumerate(series):
+        few = thinned(points, limit)
+        if few:
+            xs, ys = [x for x, _ in few], [y * factor for _, y in few]
+            data.append({**trace(report, index), **marks(index, len(few)), **xy(xs, ys, unit)})
+    notes = [thinned_note(max(map(len, series)), limit), _beyond_note(values, _top(series))]
+    return data, factor, unit, " ".join(note for note in notes if note)
+
+
+def _ttft_spread(report: Report, workload: int) -> Chart | None:
+    series = [ttft_points(route, workload) for route in report.routes]
+    values = [y for points in series for _, y in points]
+    if len(values) < 2:
+        return None
+    factor, unit = unit_of(values)
+    data = [
+        {
+            **trace(report, index),
+            "type": "box",
+            "orientation": "h",
+            "x": rounded(y * factor for _, y in points),
+            "boxpoints": "all",
+            "pointpos": 0,
+            "jitter": 0.5,
+            "line": {"color": colour(index), "width": 1.5},
+            "fillcolor": f"{colour(index)}/0.15",
+            "marker": {"color": colour(index), "size": 4, "opacity": 0.7},
+            "hoveron": "points+boxes",
+        }
+        for index, points in enumerate(series)
+        if points
+    ]
+    return Chart(
+        "Time to first token, spread",
+        _in_words(report, workload, ttft_points, "requests"),
+        data,
+        {
+            "xaxis": {"title": unit, "rangemode": "tozero"},
+            "yaxis": {"autorange": "reversed", "showticklabels": False, "showgrid": False},
+        },
+        note="Box: the middle half of the requests, and the median. Points: the requests.",
+        workload=workload,
+        height=110 + 46 * len(data),
+    )
+
+
+def _tokens_spread(report: Report, workload: int) -> Chart | None:
+    series = [[y for _, y in token_points(route, workload)] for route in report.routes]
+    found = spread(series)
+    if found is None or max(map(len, series)) < 2:
+        return None
+    factor, unit = unit_of(found.edges)
+    edges = rounded(edge * factor for edge in found.edges)
+    data = [
+        {
+            **trace(report, index),
+            "mode": "lines",
+            "line": {"shape": "hv", "color": colour(index), "width": 1.5, "dash": dash(index)},
+            "fill": "tozeroy",
+            "fillcolor": f"{colour(index)}/0.15",
+            "x": edges,
+            "y": [*rounded(shares), rounded(shares)[-1]],
+            "hovertemplate": f"%{{x:.4~g}} {unit}: %{{y:.1f}}%<extra>%{{fullData.name}}</extra>",
+        }
+        for index, shares in enumerate(found.shares)
+        if series[index]
+    ]
+    beyond = [
+        f"{count} of {len(series[index])} tokens of {report.routes[index].name}"
+        for index, count in enumerate(found.beyond)
+        if count
+    ]
+    return Chart(
+        "Time of each token after the first, spread",
+        _in_words(report, workload, token_points, "tokens"),
+        data,
+        {
+            "xaxis": {"title": unit, **({"type": "log"} if found.logarithmic else {})},
+            "yaxis": {"title": f"% of tokens, in {BINS} bins", "rangemode": "tozero"},
+        },
+        note=f"Slower than the right edge: {', '.join(beyond)}." if beyond else "",
+        workload=workload,
+    )
+
+
+def _duration_axis(
+    report: Report, workload: int, points_of: _Points, factor: float, unit: str
+) -> dict[str, Any]:
+    series = [points_of(route, workload) for route in report.routes]
+    top = _top(series)
+    end = {} if top is None else {"range": [0, top * factor]}
+    return {"title": unit, "rangemode": "tozero", **end}
+
+
+def _top(series: Sequence[Sequence[Point]]) -> float | None:
+    """Where the axis ends, in seconds, where a few values would leave no room for the others."""
+    ordered = [sorted(y for _, y in points) for points in series if points]
+    common = max(values[math.ceil(0.99 * (len(values) - 1))] for values in ordered)
+    return ROOM * common if max(values[-1] for values in ordered) > 2 * ROOM * common else None
+
+
+def _beyond_note(values: Sequence[float], top: float | None) -> str:
+    if top is None:
+        return ""
+    beyond = sum(value > top for value in values)
+    slowest = wording.seconds(max(values))
+    return f"{beyond} above the upper edge, the slowest of {slowest}; a double click shows all."
+
+
+def _rounds(report: Report) -> int:
+    return max((r.round + 1 for route in report.routes for r in route.requests), default=0)
+
+
+def _in_words(report: Report, workload: int, points_of: _Points, what: str) -> str:
+    said = []
+    for route in report.routes:
+        figure = summarize([y for _, y in points_of(route, workload)])
+        if figure is not None:
+            middle = wording.seconds(figure.mean if figure.p50 is None else figure.p50)
+            ends = f"{wording.seconds(figure.min)} to {wording.seconds(figure.max)}"
+            said.append(f"{route.name}: median {middle} of {figure.samples} {what}, {ends}")
+    return "; ".join(said) + "."
