@@ -224,13 +224,17 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _placed(stage: StagePlacement, *, verbose: bool) -> Iterator[str]:
+def placed_words(stage: StagePlacement) -> str:
+    """Where the nodes of a stage ran: by EP, their number, the time and the operators."""
     if stage.ran is None:
-        yield f"  placed   {stage.note}"
-    elif not stage.ran:
-        yield "  placed   did not run"
-    else:
-        yield "  placed   " + "; ".join(_share(placed) for placed in stage.eps)
+        return stage.note
+    if not stage.ran:
+        return "did not run"
+    return "; ".join(_share(placed) for placed in stage.eps)
+
+
+def _placed(stage: StagePlacement, *, verbose: bool) -> Iterator[str]:
+    yield f"  placed   {placed_words(stage)}"
     if verbose and stage.ran:
         for title, runs in (("prompt", stage.prompt_runs), ("tokens", stage.token_runs)):
             shares = [(placed.ep, getattr(placed, title)) for placed in stage.eps]

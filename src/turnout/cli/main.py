@@ -19,6 +19,7 @@ COMMANDS = {
     "compile": ("compile", "Prepare the stages of a route ahead of time."),
     "generate": ("generate", "Stream an answer to a prompt."),
     "chat": ("chat", "A conversation in the terminal."),
+    "perf": ("perf", "Measure a route, or several in turn: speed and memory."),
     "cache": ("cache", "What was compiled and is kept: list, show, verify, remove, prune."),
 }
 

@@ -1,0 +1,140 @@
+"""`turnout perf`: measure one route, or several in turn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from turnout.cli import compile_options as preparing
+from turnout.cli import perf_options as options
+from turnout.cli import route_options as routes
+from turnout.cli import route_set_options as sets
+from turnout.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
+from turnout.cli.output import DebugOption, QuietOption, VerboseOption
+from turnout.cli.taking import taking
+
+if TYPE_CHECKING:
+    from turnout.perf.report import Report
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+@taking(
+    ask=options.AskOptions,
+    how=options.HowOptions,
+    asked=routes.RouteOptions,
+    several=sets.RouteSetOptions,
+    prepare=preparing.PrepareOptions,
+    show=options.ShowOptions,
+)
+def perf(
+    bundle: routes.BundleArgument,
+    *,
+    ask: options.AskOptions,
+    how: options.HowOptions,
+    asked: routes.RouteOptions,
+    several: sets.RouteSetOptions,
+    prepare: preparing.PrepareOptions,
+    show: options.ShowOptions,
+    verbose: VerboseOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 - read from the arguments by turnout.cli.main
+) -> None:
+    """Measure how fast a route is, and what memory it takes; several routes in turn.
+
+    Without options, the bundle as it says itself, which is --device config. Every route has a
+    process of its own, and requests take turns. Answers are greedy. A route that fails is a row
+    with its reason: the others are measured, and the exit code is 1. Ctrl-C ends it, reports what
+    there is, and exits with 130.
+    """
+    from turnout.bundle import Bundle
+    from turnout.cli.ending import ended_cleanly
+    from turnout.cli.perf_view import View
+    from turnout.perf.measuring import measure
+
+    show.check()
+    opened = Bundle.open(bundle)
+    candidates = several.candidates(asked, prepare)
+    plan = how.plan(
+        ask.asks(opened),
+        ignore_eos=ask.ignores_eos,
+        native_code=prepare.allow_native_code,
+    )
+    with ended_cleanly(), View(quiet=quiet, verbose=verbose) as view:
+        report = measure(opened, candidates, plan, watcher=view, command=("turnout", *sys.argv[1:]))
+    if report.interrupted and not report.requests_held:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    _put(report, show, verbose=verbose, quiet=quiet)
+    if report.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not report.complete:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _put(report: Report, show: options.ShowOptions, *, verbose: bool, quiet: bool) -> None:
+    """Print what was measured, and write it."""
+    from turnout.cli import reports
+    from turnout.perf.report import encode
+
+    if show.as_json:
+        reports.print_document(encode(report))
+    elif show.markdown:
+        from turnout.perf.markdown import markdown
+
+        reports.print_text(markdown(report))
+    else:
+        reports.print_text("\n".join(lines(report, verbose=verbose, quiet=quiet)) + "\n")
+    if show.output is not None:
+        reports.write(show.output, encode(report), quiet=quiet)
+    if show.html is not None:
+        from turnout.perf.page import render
+
+        page = render(report, show.sections(report)).encode("utf-8")
+        reports.write(show.html, page, quiet=quiet)
+
+
+def lines(report: Report, *, verbose: bool, quiet: bool) -> Iterator[str]:
+    """The results for a person; with `quiet`, the table alone."""
+    from turnout.cli.folding import printable
+    from turnout.cli.tables import aligned
+    from turnout.perf import tables, wording
+
+    yield from aligned(
+        tables.HEAD,
+        [tuple(map(printable, tables.cells(row))) for row in tables.rows(report)],
+    )
+    if quiet:
+        return
+    for route in report.routes:
+        if route.error is not None:
+            yield ""
+            yield printable(f"{route.name}: {wording.failure(route.error)}")
+            for name, value in route.error.facts.items():
+                yield from (f"  {name}: {printable(part)}" for part in value.splitlines())
+    found = [wording.verdict(comparison) for comparison in report.comparisons]
+    found += tables.notes(report)
+    found += [wording.state(report)] if wording.state(report) else []
+    if verbose:
+        found += list(_placed(report))
+    if found:
+        yield ""
+        yield from map(printable, found)
+
+
+def _placed(report: Report) -> Iterator[str]:
+    """Where nodes really ran, a line a stage."""
+    import msgspec
+
+    from turnout.cli.explaining import placed_words
+    from turnout.runtime.placement import Placement
+
+    for route in report.routes:
+        if route.placed is None:
+            yield f"{route.name}: placed {route.placed_note}"
+            continue
+        for stage in msgspec.convert(route.placed, Placement).stages:
+            yield f"{route.name}: {stage.stage} placed {placed_words(stage)}"

@@ -1,0 +1,331 @@
+"""`turnout perf` as a person and as a program would call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perf_faults
+from session_fixtures import Bundles, Done, Terminal
+from turnout.perf import child
+
+pytest_plugins = ("session_plugin",)
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+# Quick: a few tokens, and nothing that takes another load.
+QUICK = ("--iterations", "2", "--max-new-tokens", "3", "--no-placement")
+posix = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+@pytest.fixture(scope="module")
+def int4(bundles: Bundles) -> Path:
+    """A16: a tiny real bundle with weights of 4 bits."""
+    return bundles("pipeline", model="llama-mixed")
+
+
+@pytest.fixture(scope="module")
+def tiny(bundles: Bundles) -> Path:
+    return bundles("pipeline")
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def words(line: str) -> list[str]:
+    """The cells of a line of the table."""
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "requested", "effective"),
+    [
+        ((), "config", "config", "config"),
+        (("--device", "config"), "config", "config", "config"),
+        (("--ep", "cpu"), "ep=cpu", "--ep cpu", "cpu"),
+        (("--device", "cpu"), "device=cpu", "--device cpu", "cpu"),
+    ],
+)
+def test_a_bundle_is_benchmarked_four_ways_and_each_says_what_took_effect(
+    turnout: Terminal,
+    int4: Path,
+    options: tuple[str, ...],
+    name: str,
+    requested: str,
+    effective: str,
+) -> None:
+    """A16, A11, A12: the report and the table show the route's EP, or "config"."""
+    done = turnout("perf", int4, *QUICK, "--json", *options)
+    assert done.code == 0, done.err
+    (route,) = done.json["routes"]
+    assert (route["name"], route["requested"], route["effective"]) == (name, requested, effective)
+    assert {stage["effective"] for stage in route["stages"]} == {"cpu"}
+    assert {stage["device"] for stage in route["stages"]} == {"cpu"}
+    assert route["aggregate"]["decode_tokens_per_second"]["samples"] == 2
+    shown = turnout("perf", int4, *QUICK, *options)
+    assert shown.code == 0
+    rows = [words(line) for line in shown.out.splitlines()[1:3]]
+    assert [row[:2] for row in rows] == [[name, effective]] * 2
+
+
+def test_an_ep_outranks_a_device_and_a_device_the_config(turnout: Terminal, tiny: Path) -> None:
+    """A10"""
+    both = turnout("perf", tiny, *QUICK, "--json", "--ep", "cpu", "--device", "cpu").json
+    assert both["routes"][0]["requested"] == "--ep cpu --device cpu"
+    assert {stage["requested"] for stage in both["routes"][0]["stages"]} == {
+        "--ep cpu --device cpu"
+    }
+    device = turnout("perf", tiny, *QUICK, "--json", "--device", "cpu").json
+    assert all("--device cpu" in s["requested"] for s in device["routes"][0]["stages"])
+
+
+def test_a_path_that_is_a_plain_graph_is_wrong_usage(turnout: Terminal, tiny: Path) -> None:
+    """A14"""
+    graph = next(tiny.rglob("*.onnx"))
+    done = turnout("perf", graph, "--device", "config")
+    assert done.code == 2
+    assert done.out == ""
+    assert "not a bundle" in done.err
+    assert "a directory with a genai_config.json" in done.err
+
+
+def test_help_names_the_config_value(turnout: Terminal) -> None:
+    """A17"""
+    done = turnout("perf", "--help")
+    assert done.code == 0
+    assert "config|auto|cpu|gpu|npu" in done.out
+    assert "config, the default" in " ".join(done.out.split())
+
+
+def test_the_table_reads_like_llama_benchs(turnout: Terminal, tiny: Path) -> None:
+    done = turnout(
+        "perf", tiny, "--prompt-tokens", "5,9", "--max-new-tokens", "3", "--iterations", "2"
+    )
+    assert done.code == 0, done.err
+    head, *rows = done.out.splitlines()
+    assert words(head) == [
+        "Route",
+        "Took effect",
+        "Test",
+        "Tokens/s",
+        "TTFT / TPOT",
+        "Load",
+        "Peak memory",
+    ]
+    assert [words(row)[2] for row in rows[:4]] == ["pp5", "tg3 @ d5", "pp9", "tg3 @ d9"]
+    assert all("±" in row for row in rows[:4])
+    assert [words(row)[4].split()[0] for row in rows[:4]] == ["TTFT", "TPOT", "TTFT", "TPOT"]
+
+
+def test_json_is_the_one_document_on_stdout_and_the_file_holds_the_same(
+    turnout: Terminal, tiny: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.json"
+    done = turnout("perf", tiny, *QUICK, "--json", "-o", path)
+    assert done.code == 0
+    assert done.json == json.loads(path.read_text("utf-8"))
+    assert done.json["schema_version"] == 1
+    assert done.json["command"][:2] == ["turnout", "perf"]
+    assert done.json["settings"]["iterations"] == 2
+    assert [r["kind"] for r in done.json["routes"][0]["requests"]] == ["warmup", "timed", "timed"]
+
+
+def test_several_routes_are_compared_in_one_call(turnout: Terminal, tiny: Path) -> None:
+    done = turnout(
+        "perf", tiny, *QUICK, "--iterations", "6", "--route-set", "config; ep=cpu; name=x config"
+    )
+    assert done.code == 0, done.err
+    assert [words(row)[0] for row in done.out.splitlines()[1:7]] == [
+        "config",
+        "config",
+        "ep=cpu",
+        "ep=cpu",
+        "x",
+        "x",
+    ]
+    sentences = [
+        line for line in done.out.splitlines() if "than config" in line or "as config" in line
+    ]
+    assert len(sentences) >= 6
+
+
+def test_routes_come_from_a_file_too(turnout: Terminal, tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "routes.txt"
+    path.write_text("\ufeffconfig\nep=cpu  # what ships\n", "utf-8")
+    done = turnout("perf", tiny, *QUICK, "--json", "--route-set", f"@{path}")
+    assert [route["name"] for route in done.json["routes"]] == ["config", "ep=cpu"]
+
+
+def test_quiet_prints_the_table_and_nothing_else(turnout: Terminal, tiny: Path) -> None:
+    done = turnout("perf", tiny, *QUICK, "-q")
+    assert done.err == ""
+    assert len(done.out.splitlines()) == 3
+
+
+def test_verbose_says_of_each_request_what_it_took_and_where_nodes_ran(
+    turnout: Terminal, tiny: Path
+) -> None:
+    done = turnout("perf", tiny, "--iterations", "1", "--max-new-tokens", "3", "-v")
+    assert done.err.count("config: timed, prompt of") == 1
+    assert done.err.count("config: warmup, prompt of") == 1
+    assert "config: transformer placed cpu: " in done.out
+
+
+def test_a_file_that_is_there_is_kept_unless_it_is_to_be_replaced(
+    turnout: Terminal, tiny: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("mine")
+    done = turnout("perf", tiny, *QUICK, "-o", path)
+    assert done.code == 2
+    assert "exists already" in done.err
+    assert "--overwrite" in done.err
+    assert "Loading" not in done.err  # it is said before anything is measured
+    assert path.read_text() == "mine"
+    assert turnout("perf", tiny, *QUICK, "-o", path, "--overwrite").code == 0
+    assert json.loads(path.read_text("utf-8"))["complete"]
+    assert {found.name for found in tmp_path.iterdir()} <= {"report.json", "the cache"}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--iterations", "0"), "iterations is out of range"),
+        (("--warmup", "-1"), "warmup is out of range"),
+        (("--max-new-tokens", "8,x"), "list of lengths is malformed"),
+        (("--max-new-tokens", "0"), "new tokens is out of range"),
+        (("--max-new-tokens", "8,8"), "asked for twice"),
+        (("--prompt-tokens", "0"), "at least one token"),
+        (("--prompt-tokens", "300"), "too long for this bundle"),
+        (("--prompt-tokens", "5", "--prompt", "x"), "asked for in two ways"),
+        (("--prompt", ""), "prompt is empty"),
+        (("--prompt", "x", "--prompt-file", "y"), "given twice"),
+        (("--prompt-file", "nowhere.txt"), "Cannot read nowhere.txt"),
+        (("--json", "--markdown"), "Only one document"),
+        (("--verified", "x.json"), "shown on a page"),
+        (("--route-set", "ep=cpu", "--ep", "cpu"), "asked for in two ways"),
+        (("--route-set", "ep"), "ep without a value"),
+        (("--route-set", "@nowhere.txt"), "cannot be read"),
+        (("--ep", "nonsense"), "unknown"),
+        (("--request-timeout", "0"), "time limit is out of range"),
+        (("-o", "nowhere/report.json"), "is not there"),
+        (("-o", "one.json", "--html", "one.json"), "hold two documents"),
+    ],
+)
+def test_what_cannot_be_asked_is_wrong_usage_before_anything_is_loaded(
+    turnout: Terminal,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = turnout("perf", tiny, *options)
+    assert done.code == 2, done.err
+    assert says in done.err
+    assert "Loading" not in done.err
+    assert done.out == ""
+    assert list(tmp_path.glob("*.json")) == []
+
+
+@posix
+def test_a_failed_route_is_a_row_with_its_reason_and_the_exit_code_is_1(
+    turnout: Terminal, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "SERVING", f"{perf_faults.__name__}:Crashing")
+    path = tmp_path / "report.json"
+    done = turnout("perf", tiny, *QUICK, "--route-set", "ep=cpu; config", "-o", path)
+    assert done.code == 1
+    table = [words(line) for line in done.out.splitlines()]
+    assert ["config", "config", "pp33"][:2] in [row[:2] for row in table]
+    assert "crashed during timed request 2 of 2" in done.out
+    assert "the native library says why" in done.out
+    assert "Traceback" not in done.err
+    document = json.loads(path.read_text("utf-8"))
+    assert document["routes"][0]["error"]["kind"] == "crashed"
+    assert len(document["routes"][1]["requests"]) == 3
+
+
+def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "turnout", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+
+
+@posix
+def test_after_ctrl_c_the_report_says_how_many_requests_it_holds(
+    tiny: Path, tmp_path: Path
+) -> None:
+    options = ("--iterations", "100000", "--max-new-tokens", "3", "--json", "-v")
+    process = start(tmp_path, "perf", tiny, *options, "-o", tmp_path / "report.json")
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "timed" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    document: dict[str, Any] = json.loads(out)
+    assert document == json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert document["interrupted"]
+    assert not document["complete"]
+    assert document["requests_planned"] == 100_001
+    assert 2 <= document["requests_held"] == len(document["routes"][0]["requests"])
+    assert "Traceback" not in err
+
+
+@posix
+def test_an_interrupt_while_loading_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
+    options = ("--iterations", "100000", "-o", "report.json")
+    process = start(tmp_path, "perf", tiny, *options)
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Loading" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    left = {path.name for path in tmp_path.iterdir()} - {"the cache"}
+    # It may have been loaded by then, and asked.
+    assert left <= {"report.json"}
+
+
+def test_a_report_that_cannot_be_written_after_all_is_kept_elsewhere(
+    turnout: Terminal, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turnout import files
+    from turnout.errors import WriteError
+
+    def full(path: Path, data: bytes) -> None:
+        raise WriteError(f"No space left while writing {path}.")
+
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    monkeypatch.setattr(files, "write_atomic", full)
+    done: Done = turnout("perf", tiny, *QUICK, "-o", tmp_path / "report.json")
+    assert done.code == 1
+    assert "No space left" in done.err
+    (kept,) = elsewhere.glob("turnout-*.json")
+    assert f"it is kept as {kept}" in done.err
+    assert json.loads(kept.read_text("utf-8"))["complete"]
