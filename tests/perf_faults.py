@@ -1,7 +1,4 @@
-"""Processes of routes that go wrong, each in one way, where a route was asked for.
-
-The bundle as it is (route "config") is served as always, so that one route fails beside another.
-"""
+"""Processes of routes that go wrong, each in one way."""
 
 from __future__ import annotations
 
@@ -24,15 +21,12 @@ class Faulty(Serving):
 
     def __init__(self) -> None:
         super().__init__()
-        self._routed = False
         self._left = BEFORE
 
     def __call__(self, question: Mapping[str, Any], tell: Heard) -> dict[str, Any]:
         if question["do"] == "load":
-            self._routed = question["route"] is not None
-            if self._routed:
-                self.loading()
-        elif question["do"] == "request" and self._routed:
+            self.loading()
+        elif question["do"] == "request":
             self._left -= 1
             if self._left < 0:
                 self.asked()

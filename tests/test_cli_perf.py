@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 import perf_faults
 from session_fixtures import Bundles, Done, Terminal
-from turnout.perf import child
+from turnout.perf import measuring
 
 pytest_plugins = ("session_plugin",)
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -241,7 +242,8 @@ def test_what_cannot_be_asked_is_wrong_usage_before_anything_is_loaded(
 def test_a_failed_route_is_a_row_with_its_reason_and_the_exit_code_is_1(
     turnout: Terminal, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "SERVING", f"{perf_faults.__name__}:Crashing")
+    serving = {"ep=cpu": f"{perf_faults.__name__}:Crashing"}
+    monkeypatch.setattr(measuring, "measure", functools.partial(measuring.measure, serving=serving))
     path = tmp_path / "report.json"
     done = turnout("perf", tiny, *QUICK, "--route-set", "ep=cpu; config", "-o", path)
     assert done.code == 1

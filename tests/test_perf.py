@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from turnout.bundle import Bundle
 from turnout.compiling.options import CompileOptions
 from turnout.errors import UsageError
 from turnout.machine import Inventory
-from turnout.perf import child, report
+from turnout.perf import report
 from turnout.perf.lane import Limits, Watcher
 from turnout.perf.measuring import Plan, measure
 from turnout.perf.report import Report, Request
@@ -62,12 +61,9 @@ def bundle(bundles: Bundles) -> Bundle:
     return Bundle.open(bundles("pipeline"))
 
 
-@pytest.fixture
-def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[type], None]:
-    def use(kind: type) -> None:
-        monkeypatch.setattr(child, "SERVING", f"{kind.__module__}:{kind.__name__}")
-
-    return use
+def served_by(fault: type) -> dict[str, str]:
+    """The route ep=cpu goes wrong in that way."""
+    return {"ep=cpu": f"{fault.__module__}:{fault.__name__}"}
 
 
 def test_every_request_is_kept_and_warm_up_is_apart(bundle: Bundle) -> None:
@@ -293,16 +289,14 @@ def test_an_ep_that_nobody_knows_is_wrong_usage_before_anything_is_measured(
 )
 def test_a_route_that_fails_is_a_row_with_its_reason_and_the_others_finish(
     bundle: Bundle,
-    faulty: Callable[[type], None],
     fault: type,
     kind: str,
     during: str,
     problem: str,
 ) -> None:
-    faulty(fault)
     heard = Heard()
-    limits = Limits(request_s=2 if kind == "hung" else 60)
-    found = measure(bundle, TWO, plan(bundle, iterations=3, limits=limits), watcher=heard)
+    asked = plan(bundle, iterations=3, limits=Limits(request_s=2 if kind == "hung" else 60))
+    found = measure(bundle, TWO, asked, watcher=heard, serving=served_by(fault))
     config, routed = found.routes
     assert config.error is None
     assert len(config.requests) == 4
@@ -320,11 +314,9 @@ def test_a_route_that_fails_is_a_row_with_its_reason_and_the_others_finish(
 
 
 @posix
-def test_an_interrupt_leaves_a_report_of_what_there_is(
-    bundle: Bundle, faulty: Callable[[type], None]
-) -> None:
-    faulty(perf_faults.Interrupting)
-    found = measure(bundle, TWO, plan(bundle, iterations=5))
+def test_an_interrupt_leaves_a_report_of_what_there_is(bundle: Bundle) -> None:
+    serving = served_by(perf_faults.Interrupting)
+    found = measure(bundle, TWO, plan(bundle, iterations=5), serving=serving)
     assert found.interrupted
     assert not found.complete
     assert (found.requests_planned, found.requests_held) == (12, 4)

@@ -83,7 +83,8 @@ class Asked(NamedTuple):
 class Lane:
     """A route: decided, then loaded, then asked, until it fails.
 
-    `start` is the time of `clock` that the report counts from. Errors of the route end up in
+    `start` is the time of `clock` that the report counts from; `serving` is what answers in the
+    process, in the words of `turnout.processes.worker`. Errors of the route end up in
     `failure`; what is left of this process's own, such as Ctrl-C, is passed on.
     """
 
@@ -93,6 +94,7 @@ class Lane:
     memory: bool
     start: float
     clock: Callable[[], float] = time.perf_counter
+    serving: str = child.SERVING
     decided: bool = False
     route: Route | None = None
     failure: Failure | None = None
@@ -129,7 +131,7 @@ class Lane:
         if self.route is not None:
             saved = scratch / f"route-{len(list(scratch.iterdir()))}.json"
             self.route.save(saved)
-        self._child = held.enter_context(worker(child.SERVING, doing=f"the route {name}"))
+        self._child = held.enter_context(worker(self.serving, doing=f"the route {name}"))
         self.sampler = Sampler(self._child.pid, clock=self.clock) if self.memory else None
         question = child.load_question(
             bundle.path,

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnout.errors import MachineError, TurnoutError, UsageError
+from turnout.perf.child import SERVING
 from turnout.perf.environment import environment, identity
 from turnout.perf.lane import Asked, Lane, Limits, Turn, Watcher
 from turnout.perf.report import BundleReport, Environment, Report
@@ -108,12 +109,15 @@ def measure(
     command: Sequence[str] = (),
     inventory: Inventory | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    serving: Mapping[str, str] | None = None,
 ) -> Report:
     """The report on every candidate.
 
     A route that cannot be loaded, or fails, is a row with its reason, and the others go on. Ctrl-C
     ends it early: the report holds what there is by then, and says so. `inventory` None looks at
-    this machine. Raises `UsageError` for a route that the bundle cannot have, and `BundleError`.
+    this machine. `serving` says by the name of a candidate what answers in its process, where that
+    is not Turnout's own but something to measure beside it. Raises `UsageError` for a route that
+    the bundle cannot have, and `BundleError`.
     """
     from turnout.compiling import scratch
     from turnout.machine import Inventory
@@ -130,7 +134,15 @@ def measure(
         environment=environment(inventory),
         identity=identity(bundle),
         lanes=[
-            Lane(candidate, plan.limits, watcher, memory=plan.memory, start=start, clock=clock)
+            Lane(
+                candidate,
+                plan.limits,
+                watcher,
+                memory=plan.memory,
+                start=start,
+                clock=clock,
+                serving=(serving or {}).get(candidate.name, SERVING),
+            )
             for candidate in candidates
         ],
     )
