@@ -24,6 +24,11 @@ def agreement(report: Report, workload: int) -> str:
     return " ".join(said)
 
 
+def differ(report: Report, workload: int) -> bool:
+    """Whether there are different answers to one workload, of one route or of several."""
+    return len({answer for _, given in of_workload(report, workload) for answer in given}) > 1
+
+
 def of_workload(report: Report, workload: int) -> list[tuple[str, tuple[str, ...]]]:
     """Names of routes that answered, and the hashes of the different answers that each gave."""
     return [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turnout.perf.report import Comparison, Failure, Report
 
 MISSING = "-"
@@ -36,6 +38,8 @@ def seconds(value: float | None) -> str:
     """Seconds for people: `1.26 s`, `311.2 ms`, `0.85 ms`; "-" for None."""
     if value is None:
         return MISSING
+    if abs(value) < 5e-6:
+        return "0 ms"
     if abs(value) >= 0.99995:
         return f"{fixed(value, 2)} s"
     return f"{value * 1e3:.{1 if abs(value) >= 0.00995 else 2}f} ms"
@@ -68,18 +72,38 @@ def verdict(comparison: Comparison) -> str:
 
     `ep=openvino decodes 1.52 times as fast as config (1.49 to 1.56)`. What is not decided says so.
     """
-    figure, route, base = comparison.figure, comparison.route, comparison.base
     ratio, spread = fixed(comparison.ratio, 2), _spread(comparison)
-    if figure in _VERBS:
-        says = f"{_VERBS[figure]} {ratio} times as fast as {base}"
-        open_question = f"{_VERBS[figure]} faster or slower than {base}"
-    else:
-        span = _SPANS.get(figure, f"by {figure}")
-        says = f"takes {ratio} times as long as {base} {span}"
-        open_question = f"is faster or slower than {base} {span}"
     if comparison.verdict == "cannot tell":
-        return f"cannot tell whether {route} {open_question} ({ratio} times, {spread})"
-    return f"{route} {says} ({spread})"
+        return f"cannot tell whether {_question(comparison)} ({ratio} times, {spread})"
+    return f"{_claim(comparison, ratio)} ({spread})"
+
+
+def verdict_of_several(comparisons: Sequence[Comparison]) -> str:
+    """What comparisons of one route, figure and verdict say of several workloads, as `verdict`."""
+    first, count = comparisons[0], len(comparisons)
+    low, high = (fixed(end(c.ratio for c in comparisons), 2) for end in (min, max))
+    ratios = low if low == high else f"{low} to {high}"
+    if first.verdict == "cannot tell":
+        return f"cannot tell of any of {count} workloads whether {_question(first)}"
+    return f"{_claim(first, ratios)} in {'both' if count == 2 else f'all {count}'} workloads"
+
+
+def _claim(comparison: Comparison, ratio: str) -> str:
+    figure, route, base = comparison.figure, comparison.route, comparison.base
+    if figure in _VERBS:
+        return f"{route} {_VERBS[figure]} {ratio} times as fast as {base}"
+    return f"{route} takes {ratio} times as long as {base} {_span(figure)}"
+
+
+def _question(comparison: Comparison) -> str:
+    figure, route, base = comparison.figure, comparison.route, comparison.base
+    if figure in _VERBS:
+        return f"{route} {_VERBS[figure]} faster or slower than {base}"
+    return f"{route} is faster or slower than {base} {_span(figure)}"
+
+
+def _span(figure: str) -> str:
+    return _SPANS.get(figure, f"by {figure}")
 
 
 def _spread(comparison: Comparison) -> str:

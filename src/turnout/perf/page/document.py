@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from turnout.errors import MachineError
@@ -63,7 +64,8 @@ def render_sections(title: str, subtitle: str, sections: Sequence[Section]) -> s
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> Markup:
     """An HTML table that scrolls in its own box, everything in it escaped.
 
-    A row's first cell is its heading. `caption` says what the table is, to those who hear it.
+    A row's first cell is its heading, one for neighbours that have it in common. `caption` says
+    what the table is, to those who hear it.
     """
     require()
     parts: Any = _environment().get_template("parts.html.jinja").module
@@ -121,6 +123,13 @@ def _script(source: str) -> str:
     return re.sub(r"</(?=script)", r"<\\/", lines, flags=re.IGNORECASE)
 
 
+def _runs(rows: Sequence[Sequence[str]]) -> list[tuple[str, list[Sequence[str]]]]:
+    """First cells of rows, and the other cells of neighbours that have that one in common."""
+    return [
+        (first, [row[1:] for row in run]) for first, run in groupby(rows, key=lambda row: row[0])
+    ]
+
+
 def _shown(value: Any) -> Any:
     from markupsafe import Markup
 
@@ -140,6 +149,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["runs"] = _runs
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.policies["json.dumps_function"] = json.dumps
     return environment

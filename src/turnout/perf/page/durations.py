@@ -9,6 +9,7 @@ from typing import Any
 from turnout.perf import wording
 from turnout.perf.page.marks import (
     DRAWN,
+    MARGIN,
     colour,
     dash,
     marks,
@@ -122,7 +123,8 @@ def _ttft_spread(report: Report, workload: int) -> Chart | None:
         _in_words(report, workload, ttft_points, "requests"),
         data,
         {
-            "xaxis": {"title": unit, "rangemode": "tozero"},
+            "xaxis": {"title": unit},
+            "margin": {**MARGIN, "l": 12},
             "yaxis": {"autorange": "reversed", "showticklabels": False, "showgrid": False},
         },
         note="Box: the middle half of the requests, and the median. Points: the requests.",

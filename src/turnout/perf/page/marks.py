@@ -10,6 +10,7 @@ from turnout.perf.page.series import labels
 from turnout.perf.report import Report
 
 COLOURS = 8
+MARGIN = {"l": 48, "r": 12, "t": 8, "b": 42}  # pixels around a plot, as page.js has them
 DRAWN = 6000  # points of a chart, all routes together: more are neither seen nor drawn quickly
 LINES_UP_TO = 60  # points of a route that a line joins
 _DASHES = ("solid", "dash", "dot", "dashdot")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnout.perf import wording
-from turnout.perf.page.marks import DRAWN, colour, rounded, thinned_note, trace, unit_of, xy
+from turnout.perf.page.marks import DRAWN, MARGIN, colour, rounded, thinned_note, trace, unit_of, xy
 from turnout.perf.page.parts import Chart
 from turnout.perf.page.series import labels, thinned
 from turnout.perf.report import Report
@@ -83,7 +83,7 @@ def load(report: Report) -> Chart | None:
             "text": names[index],
             "x": 0,
             "y": place,
-            "yshift": 21,
+            "yshift": 23,
             "xanchor": "left",
             "showarrow": False,
             "font": {"color": "@ink"},
@@ -97,6 +97,7 @@ def load(report: Report) -> Chart | None:
         data,
         {
             "barmode": "stack",
+            "margin": {**MARGIN, "l": 12},
             "annotations": titles,
             "xaxis": {"title": unit, "rangemode": "tozero"},
             "yaxis": {"range": [len(loads) - 0.5, -0.8], "visible": False},

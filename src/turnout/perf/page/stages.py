@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 HEAD = ("Stage", "Asked", "EP in the config", "Device", "Where nodes ran")
 
 
-def stages_view(report: Report) -> list[dict[str, Any]]:
-    """A table a route, and what is to be known of it beside the rows."""
-    return [
+def stages_view(report: Report) -> dict[str, Any]:
+    """Rows of every route, and what is to be known of it beside them, in sentences."""
+    routes = [
         {
             "name": route.name,
             "colour": index % COLOURS,
-            "requested": route.requested,
-            "effective": route.effective,
-            "head": HEAD,
             "rows": _rows(route, placed := _placed(route)),
-            "note": _note(route, placed),
-            "prepared": _prepared(route.prepared),
+            "says": [
+                f"Asked: {route.requested}.",
+                f"In effect: {route.effective}.",
+                *_prepared(route.prepared),
+                _note(route, placed),
+            ],
         }
         for index, route in enumerate(report.routes)
         if route.stages or route.placed is not None
     ]
+    return {"head": HEAD, "routes": routes}
 
 
 def _placed(route: RouteReport) -> Placement | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from turnout.perf import answers, tables, wording
+from turnout.perf import summary, tables, wording
 from turnout.perf.page import durations, resources
 from turnout.perf.page.answers import answers_view
 from turnout.perf.page.marks import COLOURS
@@ -15,21 +15,23 @@ from turnout.perf.page.parts import Chart
 from turnout.perf.page.stages import stages_view
 from turnout.perf.report import FIGURES, Report, Statistics, Workload
 
-# Sentences at the top: of these figures, in this order, and no more than a screen of them.
-HEADLINES = ("decode_tokens_per_second", "model_ttft_s", "prefill_tokens_per_second")
-MOST_HEADLINES = 9
 _MARKS = {"faster": "▲", "slower": "▼", "cannot tell": "○", "": "·"}
 
 
 def view(report: Report) -> dict[str, Any]:
     """Everything that the template of a report names."""
-    verdicts = list(_verdicts(report))
     return {
         "report": report,
         "created": _created(report.created),
         "state": wording.state(report),
-        "verdicts": verdicts[:MOST_HEADLINES],
-        "more_verdicts": len(verdicts) - MOST_HEADLINES,
+        "verdicts": [
+            {
+                "text": said.text,
+                "kind": said.verdict.replace(" ", "-"),
+                "mark": _MARKS[said.verdict],
+            }
+            for said in summary.sentences(report)
+        ],
         "head": tables.HEAD,
         "results": _results(report),
         "notes": tables.notes(report),
@@ -38,8 +40,9 @@ def view(report: Report) -> dict[str, Any]:
             {"name": workload.name, "says": _of_workload(workload)} for workload in report.workloads
         ],
         "legend": [
-            {"name": route.name, "colour": index % COLOURS}
+            {"name": route.name, "colour": index % COLOURS, "route": index}
             for index, route in enumerate(report.routes)
+            if route.requests
         ],
         "charts": _charts(report),
         "loads": _loads(report),
@@ -60,35 +63,6 @@ def _created(text: str) -> str:
     except ValueError:
         return text
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else text
-
-
-def _verdicts(report: Report) -> Iterator[dict[str, str]]:
-    """Sentences of the summary; of a single route, what it does."""
-    chosen = [c for c in report.comparisons if c.figure in HEADLINES]
-    several = len(report.workloads) > 1
-    for comparison in sorted(chosen, key=lambda c: HEADLINES.index(c.figure)):
-        where = f"{_name(report, comparison.workload)}: " if several else ""
-        yield {
-            "verdict": comparison.verdict,
-            "mark": _MARKS[comparison.verdict],
-            "text": f"{where}{wording.verdict(comparison)}.",
-        }
-    for row in () if chosen else tables.rows(report):
-        if row.test:
-            rate = wording.rate(row.tokens_per_second, row.stdev)
-            time = f"{row.time_label} {wording.seconds(row.time_s)}"
-            text = f"{row.route}: {rate} tokens/s in {row.test}, {time}."
-            yield {"verdict": "", "mark": _MARKS[""], "text": text}
-    for index, workload in enumerate(report.workloads):
-        agreement = answers.agreement(report, index)
-        if agreement:
-            where = f"{workload.name}: " if several else ""
-            yield {"verdict": "", "mark": _MARKS[""], "text": where + agreement}
-
-
-def _name(report: Report, workload: int) -> str:
-    known = 0 <= workload < len(report.workloads)
-    return report.workloads[workload].name if known else f"workload {workload}"
 
 
 def _results(report: Report) -> list[dict[str, Any]]:
@@ -178,7 +152,7 @@ def _comparisons(report: Report) -> list[tuple[str, ...]]:
     return [
         (
             f"{c.route} / {c.base}",
-            _name(report, c.workload),
+            summary.workload_name(report, c.workload),
             c.figure,
             wording.fixed(c.ratio, 3),
             "too few pairs"
@@ -197,7 +171,7 @@ def _statistics(report: Report) -> Iterator[tuple[str, ...]]:
             for figure in (*FIGURES, "token_s"):
                 found = getattr(result.aggregate, figure)
                 if found is not None:
-                    where = (route.name, _name(report, result.workload), figure)
+                    where = (route.name, summary.workload_name(report, result.workload), figure)
                     yield (*where, *_block(found, in_seconds=figure.endswith("_s")))
 
 

@@ -36,7 +36,7 @@
     const { xaxis, yaxis, ...rest } = painted(own, "");
     return {
       showlegend: false, autosize: true, dragmode: touch ? false : "zoom", hovermode: "closest",
-      margin: { l: 48, r: 10, t: 8, b: 42 },
+      margin: { l: 48, r: 12, t: 8, b: 42 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("@quiet") },
       hoverlabel: {
@@ -47,8 +47,7 @@
     };
   };
   const config = {
-    responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+    responsive: true, displaylogo: false, displayModeBar: false,
   };
 
   const figures = [...document.querySelectorAll("figure")].map((element) => ({
@@ -86,6 +85,12 @@
     });
   }
 
+  const unfold = () => {
+    const named = location.hash && document.getElementById(location.hash.slice(1));
+    if (named instanceof HTMLDetailsElement) named.open = true;
+  };
+  addEventListener("hashchange", unfold);
+
   const theme = document.getElementById("theme");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
   const label = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
@@ -112,5 +117,6 @@
   });
 
   label();
+  unfold();
   choose();
 })();
