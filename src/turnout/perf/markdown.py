@@ -92,6 +92,7 @@ def _where(report: Report) -> str:
     cores = "" if where.usable_cores is None else f", {where.usable_cores} cores"
     return (
         f"Bundle {code(bundle.name)} ({escaped(bundle.content_sha256[:12])})"
-        f" on {escaped(where.cpu)}{cores}, {escaped(where.os)}; {versions}. {settings.iterations} timed requests of a route and"
-        f" workload, {settings.warmup} for warm-up. {escaped(report.created)}"
+        f" on {escaped(where.cpu)}{cores}, {escaped(where.os)}; {versions}."
+        f" {settings.iterations} timed requests of a route and workload, {settings.warmup} for"
+        f" warm-up. {escaped(report.created)}"
     )

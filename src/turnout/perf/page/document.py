@@ -130,6 +130,13 @@ def _runs(rows: Sequence[Sequence[str]]) -> list[tuple[str, list[Sequence[str]]]
     ]
 
 
+def _breakable(name: str) -> Markup:
+    """A route's name, escaped, with places where a line may break."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<=[=_/])(?=\w)", "<wbr>", str(escape(wording.shown(name)))))
+
+
 def _shown(value: Any) -> Any:
     from markupsafe import Markup
 
@@ -150,6 +157,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["runs"] = _runs
+    environment.filters["breakable"] = _breakable
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.policies["json.dumps_function"] = json.dumps
     return environment
