@@ -14,13 +14,12 @@ from turnout.perf.page.marks import (
     dash,
     marks,
     rounded,
-    thinned_note,
     trace,
     unit_of,
     xy,
 )
 from turnout.perf.page.parts import Chart
-from turnout.perf.page.series import BINS, Point, spread, thinned, token_points, ttft_points
+from turnout.perf.page.series import BINS, Point, sampled, spread, token_points, ttft_points
 from turnout.perf.report import Report, RouteReport
 from turnout.perf.statistics import summarize
 
@@ -84,14 +83,14 @@ def _over_time(
     if not values:
         return None
     factor, unit = unit_of(values)
-    limit = max(DRAWN // len([points for points in series if points]), 2)
+    limit = max(DRAWN // len([points for points in series if points]), 20)
     data = []
     for index, points in enumerate(series):
-        few = thinned(points, limit)
+        few = sampled(points, limit)
         if few:
             xs, ys = [x for x, _ in few], [y * factor for _, y in few]
             data.append({**trace(report, index), **marks(index, len(few)), **xy(xs, ys, unit)})
-    notes = [thinned_note(max(map(len, series)), limit), _beyond_note(values, _top(series))]
+    notes = [_sampled_note(max(map(len, series)), limit), _beyond_note(values, _top(series))]
     return data, factor, unit, " ".join(note for note in notes if note)
 
 
@@ -155,7 +154,7 @@ def _tokens_spread(report: Report, workload: int) -> Chart | None:
         if series[index]
     ]
     beyond = [
-        f"{count} of {len(series[index])} tokens of {report.routes[index].name}"
+        f"{count:,} of {len(series[index]):,} tokens of {report.routes[index].name}"
         for index, count in enumerate(found.beyond)
         if count
     ]
@@ -188,12 +187,21 @@ def _top(series: Sequence[Sequence[Point]]) -> float | None:
     return ROOM * common if max(values[-1] for values in ordered) > 2 * ROOM * common else None
 
 
+def _sampled_note(most: int, limit: int) -> str:
+    if most <= limit:
+        return ""
+    return (
+        f"At most {limit:,} points of a route are drawn, of up to {most:,}: one of each run of"
+        " neighbours, and the slowest. Statistics are of all."
+    )
+
+
 def _beyond_note(values: Sequence[float], top: float | None) -> str:
     if top is None:
         return ""
     beyond = sum(value > top for value in values)
     slowest = wording.seconds(max(values))
-    return f"{beyond} above the upper edge, the slowest of {slowest}; a double click shows all."
+    return f"{beyond:,} above the upper edge, the slowest {slowest}; a double click shows all."
 
 
 def _rounds(report: Report) -> int:

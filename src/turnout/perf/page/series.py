@@ -18,6 +18,8 @@ BINS = 60
 # is wider than the one before by the same factor.
 LINEAR_UP_TO = 6.0
 
+GOLDEN = 0.6180339887498949  # multiples of it are spread evenly between whole numbers
+
 Point = tuple[float, float]
 
 
@@ -79,6 +81,21 @@ def thinned(points: Sequence[Point], limit: int) -> Sequence[Point]:
         ends = {min(part, key=lambda i: points[i][1]), max(part, key=lambda i: points[i][1])}
         kept += [points[index] for index in sorted(ends)]
     return kept
+
+
+def sampled(points: Sequence[Point], limit: int) -> Sequence[Point]:
+    """At most `limit` of the points, in their order.
+
+    Those are one of each run of neighbours, and the few highest of all. Which one of a run it is differs from run to run, so that none that comes round regularly, such
+    as a place in an answer, is preferred; the lowest and the highest of each would thin the middle.
+    """
+    if len(points) <= limit:
+        return points
+    highest = sorted(range(len(points)), key=lambda index: points[index][1])[-(limit // 50 + 1) :]
+    runs = limit - len(highest)
+    length = len(points) / runs
+    evenly = (int((run + run * GOLDEN % 1) * length) for run in range(runs))
+    return [points[index] for index in sorted({*highest, *evenly})]
 
 
 @dataclass(frozen=True)

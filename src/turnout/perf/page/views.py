@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,11 +16,13 @@ from turnout.perf.page.parts import Chart
 from turnout.perf.page.stages import stages_view
 from turnout.perf.report import FIGURES, Report, Statistics, Workload
 
+MOST_SENTENCES = 16
 _MARKS = {"faster": "▲", "slower": "▼", "cannot tell": "○", "": "·"}
 
 
 def view(report: Report) -> dict[str, Any]:
     """Everything that the template of a report names."""
+    sentences = summary.sentences(report)
     return {
         "report": report,
         "created": _created(report.created),
@@ -30,8 +33,9 @@ def view(report: Report) -> dict[str, Any]:
                 "kind": said.verdict.replace(" ", "-"),
                 "mark": _MARKS[said.verdict],
             }
-            for said in summary.sentences(report)
+            for said in sentences[:MOST_SENTENCES]
         ],
+        "more_verdicts": max(len(sentences) - MOST_SENTENCES, 0),
         "head": tables.HEAD,
         "results": _results(report),
         "notes": tables.notes(report),
@@ -66,10 +70,10 @@ def _created(text: str) -> str:
 
 
 def _results(report: Report) -> list[dict[str, Any]]:
-    """Rows of the table, a group a route; `share` is the rate by the best of that test, in %."""
-    best: dict[str, float] = {}
+    """Rows of the table, a group a route; `share` is the rate by the best of its test, in %."""
+    rates: dict[str, list[float]] = collections.defaultdict(list)
     for row in tables.rows(report):
-        best[row.test] = max(best.get(row.test, 0.0), row.tokens_per_second or 0.0)
+        rates[row.test] += [] if row.tokens_per_second is None else [row.tokens_per_second]
     return [
         {
             "name": route.name,
@@ -80,7 +84,7 @@ def _results(report: Report) -> list[dict[str, Any]]:
                     "cells": tables.cells(row),
                     "error": row.error,
                     "samples": row.samples,
-                    "share": _share(row.tokens_per_second, best[row.test]),
+                    "share": _share(row.tokens_per_second, rates[row.test]),
                 }
                 for row in rows
             ],
@@ -89,8 +93,10 @@ def _results(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def _share(rate: float | None, best: float) -> int | None:
-    return None if rate is None or best <= 0 else round(100 * max(rate, 0.0) / best)
+def _share(rate: float | None, rates: Sequence[float]) -> int | None:
+    best = max(rates, default=0.0)
+    compared = rate is not None and len(rates) > 1 and best > 0
+    return round(100 * max(rate or 0.0, 0.0) / best) if compared else None
 
 
 def _charts(report: Report) -> dict[str, list[Chart]]:
