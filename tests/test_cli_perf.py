@@ -331,3 +331,28 @@ def test_a_report_that_cannot_be_written_after_all_is_kept_elsewhere(
     (kept,) = elsewhere.glob("turnout-*.json")
     assert f"it is kept as {kept}" in done.err
     assert json.loads(kept.read_text("utf-8"))["complete"]
+
+
+@pytest.mark.openvino
+def test_what_a_route_has_to_warn_of_is_said_as_it_is_when_generating(
+    turnout: Terminal, tiny: Path
+) -> None:
+    options = ("--ep", "openvino", "--provider-option", "nobody_knows=1")
+    done = turnout("perf", tiny, *QUICK, *options)
+    assert done.code == 0, done.err
+    generated = turnout("generate", tiny, "the cat", "--max-new-tokens", "1", *options)
+    (warning,) = [line for line in generated.err.splitlines() if "nobody_knows" in line]
+    (said,) = [line for line in done.err.splitlines() if "nobody_knows" in line]
+    assert said.endswith(warning)
+
+
+def test_a_prompt_that_is_used_as_it_is_says_so(turnout: Terminal, bundles: Bundles) -> None:
+    folder = bundles("pipeline")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer = folder / "tokenizer_config.json"
+    document = json.loads(tokenizer.read_text("utf-8"))
+    document.pop("chat_template", None)
+    tokenizer.write_text(json.dumps(document), "utf-8")
+    done = turnout("perf", folder, *QUICK, "--prompt", "the cat")
+    assert done.code == 0
+    assert done.err.count("The bundle has no chat template: the prompt is used as it is.") == 1

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from turnout.perf.report import Failure, Request
 
+TELL_EVERY_S = 0.25
 _LONGEST = 40
 
 
@@ -27,6 +28,7 @@ class View(Watcher):
         self._console = stderr_console(quiet=quiet)
         self._quiet, self._verbose = quiet, verbose
         self._live = self._console.is_terminal and not quiet
+        self.tell_every_s = TELL_EVERY_S if self._live else None
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._notes: set[str] = set()

@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
 # What systems and libraries say where there is no memory left.
 _NO_MEMORY = ("(SIGKILL)", "bad_alloc", "Failed to allocate memory", "MemoryError", "out of memory")
-TELL_EVERY_S = 0.25
 CLOSING_S = 60.0
 
 
 class Watcher:
-    """Told how far a measurement is; this one takes no notice."""
+    """Told how far a measurement is; this one takes no notice.
+
+    `tell_every_s`: how often it wants to hear of a request that runs, in seconds; None for never.
+    """
+
+    tell_every_s: float | None = None
 
     def begun(self, requests: int) -> None:
         """So many requests, of all routes together."""
@@ -163,7 +167,7 @@ class Lane:
             max_new_tokens=ask.max_new_tokens,
             ignore_eos=ignore_eos,
             memory=self.memory,
-            tell_every_s=TELL_EVERY_S,
+            tell_every_s=self.watcher.tell_every_s,
         )
         started = self.clock() - self.start
         with self._watched():
@@ -174,6 +178,8 @@ class Lane:
             answer.pop("templated"),
             tuple(answer.pop("notes")),
         )
+        for line in asked.notes:
+            self.watcher.said(self.candidate.name, {"note": line})
         self._seen(answer["memory"])
         facts = {"kind": turn.kind, "workload": turn.workload, "round": turn.round}
         found = msgspec.convert({**answer, **facts, "started_s": started}, Request)

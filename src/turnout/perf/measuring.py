@@ -158,11 +158,18 @@ def measure(
 
 def _decide(lane: Lane, bundle: Bundle, inventory: Inventory) -> None:
     """What the machine lacks is the failure of that route, and not of the call."""
+    from turnout.routing import warnings_for
+    from turnout.runtime.loading import effective_config
+
     try:
         lane.route = lane.candidate.decide(bundle, inventory)
         lane.decided = True
     except MachineError as error:
         lane.fail(error, "deciding")
+        return
+    decided = lane.route.warnings if lane.route is not None else ()
+    for line in (*decided, *warnings_for(effective_config(bundle, lane.route))):
+        lane.watcher.said(lane.candidate.name, {"note": line})
 
 
 def _go(run: Run, folder: Path, watcher: Watcher) -> None:
