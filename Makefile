@@ -16,7 +16,7 @@ help:
 	@echo "make coverage  every test, and which lines they ran (takes twice as long)"
 	@echo "make check   format, lint, types, import directions, fast tests (none that loads OpenVINO)"
 	@echo "make format  rewrite the sources in the project's format"
-	@echo "make docs    write docs/findings.md from the rules of the checks"
+	@echo "make docs    write the pages of docs/ that are made of code: findings, and the report"
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit('Python 3.11 or newer is needed, this is ' + sys.version) if sys.version_info < (3, 11) else None"
@@ -44,6 +44,7 @@ check: lint types imports fast
 
 docs: $(VENV)/.dev
 	$(BIN)/python scripts/write_findings.py
+	$(BIN)/python scripts/write_report_docs.py
 
 format: $(VENV)/.dev
 	$(BIN)/python -m ruff format .

@@ -123,11 +123,11 @@ def state(report: Report) -> str:
     if report.complete:
         return ""
     held = f"{report.requests_held} of {report.requests_planned} requests"
-    failed = [route.name for route in report.routes if route.error is not None]
-    if failed:
-        count = f"{len(failed)} of {len(report.routes)} routes"
-        return f"Incomplete: it holds {held}; {count} failed."
-    return f"Incomplete: it was interrupted, and holds {held}."
+    failed = sum(route.error is not None for route in report.routes)
+    why = [f"{failed} of {len(report.routes)} routes failed"] if failed else []
+    if report.interrupted or not failed:
+        why.append("it was interrupted")
+    return f"Incomplete: {' and '.join(why)}. The report holds {held}."
 
 
 def shown(text: str) -> str:

@@ -86,8 +86,9 @@ def thinned(points: Sequence[Point], limit: int) -> Sequence[Point]:
 def sampled(points: Sequence[Point], limit: int) -> Sequence[Point]:
     """At most `limit` of the points, in their order.
 
-    Those are one of each run of neighbours, and the few highest of all. Which one of a run it is differs from run to run, so that none that comes round regularly, such
-    as a place in an answer, is preferred; the lowest and the highest of each would thin the middle.
+    Those are one of each run of neighbours, and the few highest of all. Which one of a run it is
+    differs from run to run, so that none that comes round regularly, such as a place in an answer,
+    is preferred; the lowest and the highest of each would thin the middle.
     """
     if len(points) <= limit:
         return points
