@@ -341,8 +341,8 @@ def test_what_a_route_has_to_warn_of_is_said_as_it_is_when_generating(
     done = turnout("perf", tiny, *QUICK, *options)
     assert done.code == 0, done.err
     generated = turnout("generate", tiny, "the cat", "--max-new-tokens", "1", *options)
-    (warning,) = [line for line in generated.err.splitlines() if "nobody_knows" in line]
-    (said,) = [line for line in done.err.splitlines() if "nobody_knows" in line]
+    (warning,) = [line for line in generated.err.splitlines() if "not known" in line]
+    (said,) = [line for line in done.err.splitlines() if "not known" in line]
     assert said.endswith(warning)
 
 
