@@ -157,10 +157,10 @@ def browser(program: str) -> Iterator[Browser]:
     to_read, to_write = os.pipe()
     back_read, back_write = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        arguments = (*FLAGS, f"--user-data-dir={profile}", "about:blank")
         # The browser reads the protocol from descriptor 3 and answers on 4.
         child = subprocess.Popen(
-            ["sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{back_write}', program, *FLAGS]
-            + [f"--user-data-dir={profile}", "about:blank"],
+            ["sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{back_write}', program, *arguments],
             pass_fds=(to_read, back_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
