@@ -337,7 +337,7 @@ def test_what_was_compiled_and_shared_is_in_the_report(bundles: Bundles) -> None
     opened = Bundle.open(bundles("two sessions"))
     (candidate,) = parse("config", CompileOptions(share="session"))
     found = measure(opened, (candidate,), plan(opened))
-    assert found.routes[0].name == "share=session"
+    assert found.routes[0].name == "config share=session"
     prepared = found.routes[0].prepared
     assert prepared is not None
     assert prepared["shared"]["merged"] == {"iterator": "context"}

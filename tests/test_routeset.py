@@ -64,7 +64,7 @@ def test_what_holds_for_all_is_prepared_by_each_that_says_nothing_else() -> None
     one, other = parse("config; config share=off name=plain", CompileOptions(compile=True))
     assert one.preparing == CompileOptions(compile=True)
     assert other.preparing == CompileOptions(compile=True, share="off")
-    assert one.name == "compile"
+    assert one.name == "config compile"
 
 
 def test_a_saved_route_is_named_by_its_file() -> None:

@@ -34,6 +34,7 @@ class View(Watcher):
         self._notes: set[str] = set()
         self._doing = ""
         self._tokens: tuple[int, float] = (0, 0.0)
+        self._first_asked: float | None = None
 
     def __enter__(self) -> View:
         return self
@@ -48,7 +49,6 @@ class View(Watcher):
             self._progress = _bar(self._console)
             self._task = self._progress.add_task("", total=requests, rate="", left="")
             self._progress.start()
-            self._started = time.monotonic()
 
     def loading(self, route: str) -> None:
         """Say so."""
@@ -73,7 +73,9 @@ class View(Watcher):
 
     def asking(self, route: str, kind: str, workload: str) -> None:
         """Say which request it is."""
-        self._tokens = (0, time.monotonic())
+        now = time.monotonic()
+        self._tokens = (0, now)
+        self._first_asked = self._first_asked or now
         self._doing = f"{route}  {workload}" + ("  warm-up" if kind == "warmup" else "")
         self._show(self._doing)
 
@@ -82,14 +84,8 @@ class View(Watcher):
         rate = request.decode_tokens_per_second
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task)
-            task = self._progress.tasks[0]
-            passed = time.monotonic() - self._started
-            left = passed / max(task.completed, 1) * ((task.total or 0) - task.completed)
-            self._show(
-                self._doing,
-                rate=f"{rate:.1f} tokens/s" if rate is not None else "",
-                left=f"about {_clock(left)} left",
-            )
+            shown = f"{rate:.1f} tokens/s" if rate is not None else ""
+            self._show(self._doing, rate=shown, left=f"about {_clock(self._left_s())} left")
         if self._verbose:
             self._say(
                 f"{route}: {request.kind}, prompt of {request.prompt_tokens} tokens in "
@@ -106,7 +102,14 @@ class View(Watcher):
         """Say so."""
         self._show(f"where nodes run: {route}", rate="", left="")
 
-    def _show(self, doing: str, **fields: str) -> None:
+    def _left_s(self) -> float:
+        """What is left, if it goes on as it did since the first request."""
+        assert self._progress is not None
+        task = self._progress.tasks[0]
+        passed = time.monotonic() - (self._first_asked or 0.0)
+        return passed / max(task.completed, 1) * ((task.total or 0) - task.completed)
+
+    def _show(self, doing: str, **fields: Any) -> None:
         from turnout.cli.folding import printable
 
         if self._progress is not None and self._task is not None:

@@ -150,10 +150,11 @@ def name_of(
         for stage, key, value in options:
             words.append(f"{kind} " + (f"{stage}:" if stage is not None else "") + f"{key}={value}")
     words += ["reproducible"] if request.reproducible else []
+    words = words or [CONFIG]
     if preparing is not None:
         words += ["compile"] if preparing.compile else []
         words += [f"share={preparing.share}"] if preparing.share is not None else []
-    return " ".join(words) or CONFIG
+    return " ".join(words)
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
