@@ -86,7 +86,10 @@ def paired(pairs: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def unpaired(ours: Sequence[float], base: Sequence[float]) -> Ratio:
-    """The ratio of two independent samples, at least one value each: that of their medians."""
+    """The ratio of the medians of two runs, at least one value each.
+
+    What two runs do not share is in the interval: see `statistics.difference_interval`.
+    """
     one, other = _sorted_logs(ours), _sorted_logs(base)
     return _ratio(_median(one) - _median(other), difference_interval(one, other))
 

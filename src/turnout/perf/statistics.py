@@ -22,6 +22,10 @@ LEVEL = 0.95
 # 95% interval of order statistics below 6 (H. A. David, H. N. Nagaraja, Order Statistics, 3rd
 # edition, section 7.1), and a bootstrap's reaches no further than the values.
 MIN_VALUES = 6
+# What one run tells of another, in requests. A machine drifts, so that those of a run have more in
+# common than chance: two runs of the same were called different in 15% of cases as long as each
+# was taken for 10 independent requests, and in 4% for 3 (benchmarks/comparing.py).
+RUN_IS_WORTH = 3
 
 
 def summarize(values: Sequence[float]) -> Statistics | None:
@@ -73,13 +77,15 @@ def median_interval(ordered: NDArray[np.float64]) -> Interval | None:
 
     if len(ordered) < MIN_VALUES:
         return None
-    return _interval_of(_medians(ordered, np.random.default_rng(SEED)))
+    return _interval_of(_medians(ordered, len(ordered), np.random.default_rng(SEED)))
 
 
 def difference_interval(one: NDArray[np.float64], other: NDArray[np.float64]) -> Interval | None:
-    """The same of the median of `one` less that of `other`, sorted values of independent samples.
+    """The 95% interval of the median of `one` less that of `other`: sorted values of two runs.
 
-    With the two exchanged it is the negative. None where either has too few values.
+    A percentile bootstrap whose resamples have `RUN_IS_WORTH` values of each, however many there
+    are: more requests of a run tell more of that run, but not of how another one differs. With the
+    two exchanged it is the negative. None where either has fewer than `MIN_VALUES`.
     """
     import numpy as np
 
@@ -90,26 +96,29 @@ def difference_interval(one: NDArray[np.float64], other: NDArray[np.float64]) ->
         low, high = difference_interval(other, one) or (0.0, 0.0)
         return -high, -low
     random = np.random.default_rng(SEED)
-    return _interval_of(_medians(one, random) - _medians(other, random))
+    medians = [_medians(values, RUN_IS_WORTH, random) for values in (one, other)]
+    return _interval_of(medians[0] - medians[1])
 
 
-def _medians(ordered: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
-    """Medians of resamples of sorted values, drawn by their ranks: any number takes the same time.
+def _medians(
+    ordered: NDArray[np.float64], size: int, random: np.random.Generator
+) -> NDArray[np.float64]:
+    """Medians of resamples of `size` from sorted values, by their ranks: in no more time for more.
 
-    A resample is made of the values at ranks floor(n U), of n even random numbers U between 0 and
-    1. Sorted, the k-th of those has the distribution beta(k, n - k + 1), and the next one is as
-    far into what is left above it as the least of n - k. Every draw has its mirror image, so that
-    values and their negatives are treated alike.
+    Of n values a resample takes those at ranks floor(n U), for m even random numbers U between 0
+    and 1. Sorted, the k-th of these has the distribution beta(k, m - k + 1), and the next one is
+    as far into what is left above it as the least of m - k. Every draw has its mirror image, so
+    that values and their negatives are treated alike.
     """
     import numpy as np
 
-    count, middle = len(ordered), (len(ordered) + 1) // 2
-    below = random.beta(middle, count - middle + 1, RESAMPLES // 2)
+    last, middle = len(ordered) - 1, (size + 1) // 2
+    below = random.beta(middle, size - middle + 1, RESAMPLES // 2)
     above = below
-    if count % 2 == 0:
-        above = below + (1 - below) * random.beta(1, count - middle, RESAMPLES // 2)
-    low, high = (np.minimum((place * count).astype(int), count - 1) for place in (below, above))
-    low, high = np.append(low, count - 1 - high), np.append(high, count - 1 - low)
+    if size % 2 == 0:
+        above = below + (1 - below) * random.beta(1, size - middle, RESAMPLES // 2)
+    low, high = (np.minimum((place * (last + 1)).astype(int), last) for place in (below, above))
+    low, high = np.append(low, last - high), np.append(high, last - low)
     medians: NDArray[np.float64] = (ordered[low] + ordered[high]) / 2
     return medians
 
