@@ -20,6 +20,7 @@ COMMANDS = {
     "generate": ("generate", "Stream an answer to a prompt."),
     "chat": ("chat", "A conversation in the terminal."),
     "perf": ("perf", "Measure a route, or several in turn: speed and memory."),
+    "compare": ("compare", "Two reports of perf: what became faster or slower, with a gate."),
     "cache": ("cache", "What was compiled and is kept: list, show, verify, remove, prune."),
 }
 
