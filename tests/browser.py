@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +30,14 @@ FLAGS = (
     "--remote-debugging-pipe",
 )
 LIMIT_S = 60.0
+# The browser reads the protocol from descriptor 3 and answers on 4.
+_START = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+for place, end in zip((3, 4), ends):
+    os.dup2(end, place)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find() -> str | None:
@@ -67,6 +76,9 @@ class Page:
         # Charts are drawn in frames to come.
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
+    def close(self) -> None:
+        self.send("Page.close")
+
     def run(self, script: str) -> Any:
         """The value of an expression."""
         answer = self.send(
@@ -88,6 +100,14 @@ class Page:
             elif event["method"] == "Runtime.consoleAPICalled":
                 found.append(json.dumps(params["args"]))
         return found
+
+    def dialogs(self) -> list[str]:
+        """What the page asked in boxes, which were closed at once."""
+        return [
+            event["params"]["message"]
+            for event in self._browser.heard
+            if event["method"] == "Page.javascriptDialogOpening"
+        ]
 
     def requested(self) -> list[str]:
         """What was asked for, beside what the page itself holds."""
@@ -116,17 +136,21 @@ class Browser:
         self.heard: list[dict[str, Any]] = []
 
     def send(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        number = next(self._ids)
-        message: dict[str, Any] = {"id": number, "method": method, "params": params}
-        if session is not None:
-            message["sessionId"] = session
-        os.write(self._to, json.dumps(message).encode() + b"\0")
+        number = self._write(method, session, params)
         while True:
             answer = self._receive()
             if answer.get("id") == number:
                 assert "error" not in answer, answer
                 result: dict[str, Any] = answer["result"]
                 return result
+
+    def _write(self, method: str, session: str | None, params: dict[str, Any]) -> int:
+        number = next(self._ids)
+        message: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if session is not None:
+            message["sessionId"] = session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        return number
 
     def wait_for(self, method: str) -> None:
         while all(event["method"] != method for event in self.heard):
@@ -148,6 +172,9 @@ class Browser:
         received: dict[str, Any] = json.loads(message)
         if "method" in received:
             self.heard.append(received)
+        if received.get("method") == "Page.javascriptDialogOpening":
+            # A page waits for its box, and answers nothing meanwhile.
+            self._write("Page.handleJavaScriptDialog", received["sessionId"], {"accept": True})
         return received
 
 
@@ -158,9 +185,8 @@ def browser(program: str) -> Iterator[Browser]:
     back_read, back_write = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         arguments = (*FLAGS, f"--user-data-dir={profile}", "about:blank")
-        # The browser reads the protocol from descriptor 3 and answers on 4.
         child = subprocess.Popen(
-            ["sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{back_write}', program, *arguments],
+            [sys.executable, "-c", _START, str(to_read), str(back_write), program, *arguments],
             pass_fds=(to_read, back_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

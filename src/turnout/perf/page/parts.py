@@ -12,9 +12,10 @@ class Chart:
     """A chart of plotly's: its traces and layout as JSON has them.
 
     `says` is the chart in words, for those who do not see it; `note` stands below it. Where
-    `workload` is given, the chart is shown while that one is chosen. Colours are named: `@c0` to
-    `@c7` of routes, `@p0` to `@p4` of parts, `@ink`, `@faint`. A trace's `meta.route` is the index
-    of the route that it is of. `legend` has names and colours of what is no route.
+    `workload` is given, the chart is shown while that one is chosen. Colours are named, as in
+    style.css: `@c0` to `@c7` of routes, `@p0` to `@p4` of parts, `@ink`; `@c0/0.15` lets through
+    what is behind. A trace's `meta.route` is the index of the route that it is of. `legend` has
+    names and colours of what is no route.
     """
 
     title: str

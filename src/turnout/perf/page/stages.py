@@ -43,7 +43,7 @@ def _placed(route: RouteReport) -> Placement | None:
         return None
     try:
         return msgspec.convert(route.placed, Placement)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeError):
         return None
 
 

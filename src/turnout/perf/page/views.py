@@ -207,7 +207,7 @@ def _environment(report: Report) -> Iterator[tuple[str, str]]:
     yield "System", f"{where.os} ({where.machine})"
     yield "Processor", where.cpu
     yield "Cores", _cores(where.physical_cores, where.logical_cores, where.usable_cores)
-    yield "Memory", wording.size(where.memory_bytes)
+    yield "Memory of the machine", wording.size(where.memory_bytes)
     load = where.load_average
     yield "Load at the start", wording.MISSING if load is None else wording.fixed(load, 2)
     for device in where.devices:
@@ -225,5 +225,5 @@ def _settings(report: Report) -> Iterator[tuple[str, str]]:
     yield "Requests of a route and workload", f"{said.iterations} timed, {said.warmup} warm-up"
     yield "Requests held", f"{report.requests_held} of {report.requests_planned} planned"
     yield "End of text", "ignored" if said.ignore_eos else "ends an answer"
-    yield "Memory", "measured" if said.memory else "not measured"
+    yield "Memory of processes", "measured" if said.memory else "not measured"
     yield "Margin", f"ratios within {said.margin:.0%} of 1 are neither faster nor slower"
