@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Middles = tuple[NDArray[np.float64], NDArray[np.float64]]
+
 Interval = tuple[float, float]
 
 RESAMPLES = 10_000
@@ -77,7 +79,7 @@ def median_interval(ordered: NDArray[np.float64]) -> Interval | None:
 
     if len(ordered) < MIN_VALUES:
         return None
-    return _interval_of(_medians(ordered, len(ordered), np.random.default_rng(SEED)))
+    return _interval_of(_medians(ordered, _middles(len(ordered), np.random.default_rng(SEED))))
 
 
 def difference_interval(one: NDArray[np.float64], other: NDArray[np.float64]) -> Interval | None:
@@ -91,33 +93,36 @@ def difference_interval(one: NDArray[np.float64], other: NDArray[np.float64]) ->
 
     if min(len(one), len(other)) < MIN_VALUES:
         return None
-    if tuple(other) < tuple(one):
-        # So that each of the two is resampled alike in either order.
-        low, high = difference_interval(other, one) or (0.0, 0.0)
-        return -high, -low
     random = np.random.default_rng(SEED)
-    medians = [_medians(values, RUN_IS_WORTH, random) for values in (one, other)]
-    return _interval_of(medians[0] - medians[1])
+    mine, theirs = (_middles(RUN_IS_WORTH, random) for _ in range(2))
+    # Each of the two with either draws, so that their order does not matter.
+    turns = ((mine, theirs), (theirs, mine))
+    apart = [_medians(one, ours) - _medians(other, others) for ours, others in turns]
+    return _interval_of(np.concatenate(apart))
 
 
-def _medians(
-    ordered: NDArray[np.float64], size: int, random: np.random.Generator
-) -> NDArray[np.float64]:
-    """Medians of resamples of `size` from sorted values, by their ranks: in no more time for more.
+def _middles(size: int, random: np.random.Generator) -> Middles:
+    """The middle one, or two, of `size` even random numbers between 0 and 1, of many draws.
 
-    Of n values a resample takes those at ranks floor(n U), for m even random numbers U between 0
-    and 1. Sorted, the k-th of these has the distribution beta(k, m - k + 1), and the next one is
-    as far into what is left above it as the least of m - k. Every draw has its mirror image, so
-    that values and their negatives are treated alike.
+    Sorted, the k-th of n such numbers has the distribution beta(k, n - k + 1), and the next one
+    is as far into what is left above it as the least of n - k. So any size takes the same time.
+    """
+    middle = (size + 1) // 2
+    below = random.beta(middle, size - middle + 1, RESAMPLES // 2)
+    if size % 2:
+        return below, below
+    return below, below + (1 - below) * random.beta(1, size - middle, RESAMPLES // 2)
+
+
+def _medians(ordered: NDArray[np.float64], middles: Middles) -> NDArray[np.float64]:
+    """Medians of resamples of n sorted values, which are those at ranks floor(n U).
+
+    Every draw has its mirror image, so that values and their negatives are treated alike.
     """
     import numpy as np
 
-    last, middle = len(ordered) - 1, (size + 1) // 2
-    below = random.beta(middle, size - middle + 1, RESAMPLES // 2)
-    above = below
-    if size % 2 == 0:
-        above = below + (1 - below) * random.beta(1, size - middle, RESAMPLES // 2)
-    low, high = (np.minimum((place * (last + 1)).astype(int), last) for place in (below, above))
+    count, last = len(ordered), len(ordered) - 1
+    low, high = (np.minimum((middle * count).astype(int), last) for middle in middles)
     low, high = np.append(low, last - high), np.append(high, last - low)
     medians: NDArray[np.float64] = (ordered[low] + ordered[high]) / 2
     return medians
