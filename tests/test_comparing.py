@@ -187,10 +187,9 @@ def test_an_interval_holds_its_ratio(pairs: list[tuple[float, float]]) -> None:
 
 
 def test_values_as_far_apart_as_they_get_have_a_ratio() -> None:
-    for found in (paired([(1e308, 1e-308)] * 6), unpaired([1e308] * 6, [1e-308] * 6)):
-        assert found.interval is not None
-        assert math.isfinite(found.value)
-        assert found.verdict("request_s", 0.03) == "slower"
+    for found in (paired([(1e15, 1e-15)] * 6), unpaired([1e15] * 6, [1e-15] * 6)):
+        assert found.value == pytest.approx(1e30)
+        assert found.interval == pytest.approx((1e30, 1e30))
 
 
 @pytest.mark.parametrize("count", [6, 10, 25])
@@ -237,12 +236,12 @@ def test_more_requests_of_a_run_do_not_narrow_the_interval_between_runs() -> Non
     assert many.interval == pytest.approx(few.interval, rel=0.02)
 
 
-def test_a_figure_that_is_missing_or_nothing_is_no_value() -> None:
+def test_a_figure_that_is_missing_or_cannot_be_is_no_value() -> None:
     request = make_request(first_token_s=None, decode_s=())
     for figure in ("model_ttft_s", "tpot_s", "token_s", "decode_tokens_per_second"):
         assert value_of(request, figure) is None
-    assert value_of(change(request, request_s=0.0), "request_s") is None
-    assert value_of(change(request, request_s=-1.0), "request_s") is None
+    for made_up in (0.0, -1.0, 1e300, 1e-300):
+        assert value_of(change(request, request_s=made_up), "request_s") is None
 
 
 def test_the_time_of_a_token_of_a_request_is_the_median_of_its_tokens() -> None:

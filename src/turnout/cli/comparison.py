@@ -31,20 +31,27 @@ def lines(
     quiet: bool,
 ) -> Iterator[str]:
     """The comparison for a person; with `quiet` no notes, with `verbose` answers that changed."""
-    for place, rows in itertools.groupby(
-        comparison.rows, key=lambda row: (row.route, row.workload)
-    ):
-        yield ", ".join(place)
-        yield from (f"  {line}" for line in aligned(HEAD, [_cells(row) for row in rows]))
-        yield ""
-    yield from _changed(comparison, verbose=verbose)
-    yield from (error for _, error in comparison.failed)
-    yield from comparison.alone
-    for judgement in judgements:
-        yield judged(judgement)
-        yield from (f"  {line}" for line in judgement.because)
+    parts = [list(part) for part in _tables(comparison)]
+    parts.append(
+        [
+            *_changed(comparison, verbose=verbose),
+            *_failures(comparison),
+            *comparison.alone,
+        ]
+    )
+    parts.append([line for judgement in judgements for line in _judged_lines(judgement)])
     if not quiet:
-        yield from (f"note: {line}" for line in (*comparison.notes, UNPAIRED))
+        parts.append([f"note: {line}" for line in (*comparison.notes, UNPAIRED)])
+    for index, part in enumerate(filter(None, parts)):
+        yield from ([""] if index else [])
+        yield from part
+
+
+def _tables(comparison: ReportComparison) -> Iterator[Iterator[str]]:
+    """A table for each route and workload."""
+    for place, rows in itertools.groupby(comparison.rows, lambda row: (row.route, row.workload)):
+        table = aligned(HEAD, [_cells(row) for row in rows])
+        yield itertools.chain([", ".join(place)], (f"  {line}" for line in table))
 
 
 def _changed(comparison: ReportComparison, *, verbose: bool) -> Iterator[str]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MARGIN = 0.03
+# Seconds, or tokens a second. What is beyond was made up, and would overflow.
+_LARGEST = 1e15
 # Of a report's own routes these are compared; the others say much the same.
 COMPARED = (
     "decode_tokens_per_second",
@@ -73,7 +75,7 @@ def value_of(request: Request, figure: str) -> float | None:
         value = median(request.decode_s) if request.decode_s else None
     else:
         value = getattr(request, figure)
-    return value if value is not None and value > 0 else None
+    return value if value is not None and 1 / _LARGEST < value < _LARGEST else None
 
 
 def paired(pairs: Sequence[tuple[float, float]]) -> Ratio:
@@ -164,11 +166,6 @@ def _median(values: NDArray[np.float64]) -> float:
 
 def _ratio(log: float, interval: tuple[float, float] | None) -> Ratio:
     if interval is None:
-        return Ratio(_exp(log), None)
+        return Ratio(math.exp(log), None)
     low, high = interval
-    return Ratio(_exp(log), (_exp(low), _exp(high)))
-
-
-def _exp(log: float) -> float:
-    """Of values that somebody made up, too: 1e-300 and 1e300 are further apart than a float."""
-    return math.exp(max(-700.0, min(log, 700.0)))
+    return Ratio(math.exp(log), (math.exp(low), math.exp(high)))

@@ -1,0 +1,148 @@
+"""Gates: what is written, and when a comparison fails by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from report_fixtures import change, failed_route, make_report, make_requests, make_route
+from turnout.errors import UsageError
+from turnout.perf.comparing import Ratio
+from turnout.perf.comparing_reports import Row, Sample, compare
+from turnout.perf.gates import Gate, judge, parse
+from turnout.perf.report import Aggregate, Report
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("decode_tokens_per_second < 0.95", (None, "decode_tokens_per_second", "<", 0.95)),
+        ("  tpot_s>=1.05 ", (None, "tpot_s", ">=", 1.05)),
+        ("ep=openvino: token_s > 1.1", ("ep=openvino", "token_s", ">", 1.1)),
+        (
+            "provider-option a:b=1: request_s <= 2e0",
+            ("provider-option a:b=1", "request_s", "<=", 2),
+        ),
+    ],
+)
+def test_a_gate_is_a_figure_a_comparison_and_a_ratio(text: str, expected: tuple[Any, ...]) -> None:
+    gate = parse(text)
+    assert (gate.route, gate.figure, gate.operator, gate.limit) == expected
+    assert gate.text == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", None),
+        ("decode_tokens_per_second", None),
+        ("< 0.95", "'' is no figure"),
+        ("speed < 0.95", "'speed' is no figure"),
+        ("tpot_s == 1", "'==' is no comparison"),
+        ("tpot_s = 1", "'=' is no comparison"),
+        ("tpot_s <> 1", "'<>' is no comparison"),
+        ("tpot_s < 5%", "'5%' is no ratio"),
+        ("tpot_s <", "'' is no ratio"),
+        ("tpot_s < nan", "'nan' is no ratio"),
+        ("tpot_s < inf", "'inf' is no ratio"),
+        ("tpot_s < 0", "'0' is no ratio"),
+        ("tpot_s < -1", "'-1' is no ratio"),
+        ("tpot_s < 0.9 < 1", "'0.9 < 1' is no ratio"),
+    ],
+)
+def test_a_malformed_gate_is_refused_saying_what_is_wrong(text: str, found: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert caught.value.facts.get("found") == found
+    assert caught.value.facts["where"] == "--fail-if"
+
+
+def test_an_unknown_figure_is_refused_naming_all_that_there_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse("speed < 1")
+    assert caught.value.facts["expected"].split(", ") == list(Aggregate.__struct_fields__)
+
+
+def of_interval(low: float, high: float) -> Row:
+    ratio = Ratio((low * high) ** 0.5, (low, high))
+    return Row("config", "pp1", "tpot_s", Sample(9, 1.0), Sample(9, 1.0), ratio, "cannot tell")
+
+
+@pytest.mark.parametrize(
+    ("gate", "interval", "holds"),
+    [
+        ("tpot_s < 0.95", (0.90, 0.94), True),
+        ("tpot_s < 0.95", (0.90, 0.95), False),
+        ("tpot_s <= 0.95", (0.90, 0.95), True),
+        ("tpot_s < 0.95", (0.94, 0.96), False),
+        ("tpot_s > 1.05", (1.06, 1.2), True),
+        ("tpot_s > 1.05", (1.05, 1.2), False),
+        ("tpot_s >= 1.05", (1.05, 1.2), True),
+        ("tpot_s > 1.05", (1.0, 1.2), False),
+    ],
+)
+def test_a_gate_holds_only_if_the_whole_interval_does(
+    gate: str, interval: tuple[float, float], holds: bool
+) -> None:
+    assert parse(gate).holds(of_interval(*interval)) is holds
+
+
+def judged(text: str, base: Report, other: Report) -> tuple[bool | None, tuple[str, ...]]:
+    gate = parse(text)
+    found = judge(gate, compare(base, other, figures=[gate.figure]))
+    assert found.gate == gate
+    return found.holds, found.because
+
+
+def test_a_gate_that_holds_says_where() -> None:
+    base = make_report({"config": 1.0, "ep=cpu": 1.0}, noise=0.0)
+    other = make_report({"config": 1.0, "ep=cpu": 0.8}, noise=0.0)
+    holds, because = judged("decode_tokens_per_second < 0.95", base, other)
+    assert (holds, because) == (True, ("ep=cpu, pp32+tg16: 0.800 (0.800 to 0.800)",))
+    assert judged("config: decode_tokens_per_second < 0.95", base, other) == (False, ())
+    assert judged("ep=cpu: tpot_s > 1.2", base, other)[0] is True
+
+
+def test_a_gate_on_what_cannot_be_told_does_not_hold() -> None:
+    assert judged("tpot_s < 1", make_report(seed=1), make_report(seed=2)) == (False, ())
+
+
+def test_a_gate_of_which_nothing_could_be_compared_is_not_judged() -> None:
+    base = make_report({"config": 1.0})
+    nothing = [change(request, tpot_s=None, decode_s=()) for request in make_requests()]
+    without = make_report([make_route("config", nothing)])
+    assert judged("tpot_s > 9", without, without) == (None, ("there is no tpot_s",))
+    assert judged("tpot_s > 9", base, without) == (None, ("config, pp32+tg16: B has no tpot_s",))
+    assert judged("tpot_s > 9", without, base) == (None, ("config, pp32+tg16: A has no tpot_s",))
+    assert judged("ep=cpu: tpot_s > 9", base, base) == (
+        None,
+        ("there is no tpot_s of a route 'ep=cpu' in both reports",),
+    )
+
+
+def test_a_gate_with_too_few_values_is_not_judged() -> None:
+    few, many = make_report({"config": 1.0}, rounds=5), make_report({"config": 0.1}, rounds=20)
+    assert judged("tpot_s > 9", few, many) == (
+        None,
+        ("config, pp32+tg16: 5 and 20 values, of which an interval needs 6 each",),
+    )
+
+
+def test_a_gate_over_a_route_that_failed_is_not_judged_unless_another_is_named() -> None:
+    base = make_report([make_route("config"), make_route("ep=qnn")])
+    other = make_report([make_route("config"), failed_route("ep=qnn")])
+    holds, because = judged("tpot_s > 9", base, other)
+    assert holds is None
+    assert because[0].startswith("ep=qnn failed in B: unavailable")
+    assert judged("config: tpot_s > 9", base, other) == (False, ())
+
+
+def test_a_gate_that_holds_somewhere_holds_whatever_else_could_not_be_judged() -> None:
+    slow = make_route("config", make_requests(speed=0.5))
+    base = make_report([make_route("config"), make_route("ep=qnn")])
+    assert judged("tpot_s > 1.5", base, make_report([slow, failed_route("ep=qnn")]))[0] is True
+
+
+def test_a_gate_is_a_value() -> None:
+    assert parse("config: tpot_s > 9") == Gate("config: tpot_s > 9", "tpot_s", ">", 9.0, "config")
