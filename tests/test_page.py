@@ -311,8 +311,8 @@ def test_stages_have_the_ep_asked_in_effect_and_where_nodes_ran(page: Element) -
 def test_a_placement_that_cannot_be_understood_is_said_to_be_there() -> None:
     for placed in ({}, {**PLACED, "stages": [{"stage": 1}]}):
         root = parsed(make_report([make_route(placed=placed)]))
-        note = root.one("section", id="stages").all("p")[0].words
-        assert note.endswith("Where nodes ran is in the report, but not as this version knows it.")
+        note = root.one("section", id="stages").all("p")[-1].words
+        assert note == "Where nodes ran is in the report, but not as this version knows it."
 
 
 def test_answers_are_beside_each_other_and_marked_where_they_part(page: Element) -> None:

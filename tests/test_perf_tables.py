@@ -177,7 +177,7 @@ def test_results_of_a_workload_that_is_not_there_are_left_out() -> None:
 def test_answers_that_ended_early_are_noted() -> None:
     short = make_route("config", [make_request(decode_s=[0.02] * n) for n in (6, 8)])
     report = make_report([short], workloads=[make_workload(32, 128)])
-    assert tables.notes(report) == ["tg128 @ d32: answers ended after 7 to 9 tokens."]
+    assert tables.notes(report) == ["tg128 @ d32: answers had 7 to 9 tokens."]
     assert tables.notes(make_report()) == []
 
 

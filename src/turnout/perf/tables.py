@@ -85,7 +85,7 @@ def notes(report: Report) -> list[str]:
             few, most = min(lengths), max(lengths)
             counted = f"{few}" if few == most else f"{few} to {most}"
             test = _tests(report.workloads, index)[1]
-            found.append(f"{test}: answers ended after {counted} tokens.")
+            found.append(f"{test}: answers had {counted} tokens.")
     return found
 
 

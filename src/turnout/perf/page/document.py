@@ -134,7 +134,7 @@ def _breakable(name: str) -> Markup:
     """A route's name, escaped, with places where a line may break."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"(?<=[=_/])(?=\w)", "<wbr>", str(escape(wording.shown(name)))))
+    return Markup(re.sub(r"(?<=[=/])(?=\w)", "<wbr>", str(escape(wording.shown(name)))))
 
 
 def _shown(value: Any) -> Any:

@@ -163,12 +163,19 @@ def _tokens_spread(report: Report, workload: int) -> Chart | None:
         _in_words(report, workload, token_points, "tokens"),
         data,
         {
-            "xaxis": {"title": unit, **({"type": "log"} if found.logarithmic else {})},
+            "xaxis": {"title": unit, **(_decades(edges) if found.logarithmic else {})},
             "yaxis": {"title": f"% of tokens, in {BINS} bins", "rangemode": "tozero"},
         },
         note=f"Slower than the right edge: {', '.join(beyond)}." if beyond else "",
         workload=workload,
     )
+
+
+def _decades(edges: Sequence[float | None]) -> dict[str, Any]:
+    """A logarithmic axis, with a mark at 1, 2 and 5 of each power of ten."""
+    low, high = (math.floor(math.log10(edges[end] or 1)) for end in (0, -1))
+    ticks = [factor * 10.0**power for power in range(low, high + 1) for factor in (1, 2, 5)]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
 def _duration_axis(

@@ -18,7 +18,7 @@ HEAD = ("Stage", "Asked", "EP in the config", "Device", "Where nodes ran")
 
 def stages_view(report: Report) -> dict[str, Any]:
     """Rows of every route, and what is to be known of it beside them, in sentences."""
-    routes = [
+    routes: list[dict[str, Any]] = [
         {
             "name": route.name,
             "colour": index % COLOURS,
@@ -27,13 +27,17 @@ def stages_view(report: Report) -> dict[str, Any]:
                 f"Asked: {route.requested}.",
                 f"In effect: {route.effective}.",
                 *_prepared(route.prepared),
-                _note(route, placed),
             ],
+            "note": _note(route, placed),
         }
         for index, route in enumerate(report.routes)
         if route.stages or route.placed is not None
     ]
-    return {"head": HEAD, "routes": routes}
+    notes = {route["note"] for route in routes}
+    common = notes.pop() if len(notes) == 1 else ""
+    for route in routes:
+        route["says"] += [] if common else [route["note"]]
+    return {"head": HEAD, "routes": routes, "note": common}
 
 
 def _placed(route: RouteReport) -> Placement | None:

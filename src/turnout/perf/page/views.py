@@ -115,10 +115,10 @@ def _charts(report: Report) -> dict[str, list[Chart]]:
 
 def _of_workload(workload: Workload) -> str:
     count = workload.prompt_tokens
-    what = "prompt" if workload.prompt is not None else "prompt of made-up tokens"
-    size = "of unknown length" if count is None else f"of {count:,} tokens"
-    template = " through the chat template" if workload.templated else ""
-    return f"A {what}, {size}{template}; at most {workload.max_new_tokens:,} new tokens."
+    what = "tokens" if workload.prompt is not None else "made-up tokens"
+    size = f"{count:,} {what}" if count is not None else "unknown length"
+    template = ", through the chat template" if workload.templated else ""
+    return f"A prompt of {size}{template}; at most {workload.max_new_tokens:,} new tokens."
 
 
 def _loads(report: Report) -> list[tuple[str, ...]]:
@@ -148,7 +148,7 @@ def _memories(report: Report) -> list[tuple[str, ...]]:
             "child processes, at most": held.children_peak,
         }
         for moment, memory in moments.items():
-            if memory is not None:
+            if memory is not None and memory.rss_bytes:
                 sizes = (memory.rss_bytes, memory.pss_bytes, memory.private_bytes)
                 rows.append((route.name, moment, *map(wording.size, sizes)))
     return rows
