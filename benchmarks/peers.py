@@ -20,12 +20,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import turnout
 from turnout.memory import measure as memory_of
 from turnout.perf.child import ids_sha256
 from turnout.perf.markdown import markdown
 from turnout.perf.measuring import Plan, measure
-from turnout.perf.report import encode
+from turnout.perf.report import RouteReport, encode
 from turnout.perf.routeset import Candidate, parse
 from turnout.perf.workloads import sweep
 from turnout.processes import Heard
@@ -142,9 +144,17 @@ def main() -> None:
     candidates = (*parse(options.route_set), Candidate(name))
     plan = Plan(asks, iterations=options.iterations, ignore_eos=True, placement=False)
     report = measure(bundle, candidates, plan, serving={name: "peers:LlamaCpp"}, command=sys.argv)
+    report = msgspec.structs.replace(report, routes=tuple(map(as_it_is, report.routes)))
     print(markdown(report))
     if options.output is not None:
         options.output.write_bytes(encode(report))
+
+
+def as_it_is(route: RouteReport) -> RouteReport:
+    """The peer has no route of the bundle."""
+    if not route.name.startswith(PEER):
+        return route
+    return msgspec.structs.replace(route, requested=PEER, effective=PEER, stages=())
 
 
 def parse_arguments() -> argparse.Namespace:
