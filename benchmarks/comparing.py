@@ -4,10 +4,11 @@
 
 A measurement is made up of requests whose durations scatter log-normally, drift slowly, and now
 and then are much longer; two lanes take turns, forwards and backwards, as `turnout perf` has it.
-"here" is much like tests/data/rounds.json, which was recorded, and of which windows are counted,
-too. "decided" is how often lanes that do the same are called faster or slower: at most 1 in 20
-is asked for. "found" is how often a lane that takes 20% longer is called slower: at least 19 in
-20, of 10 pairs. "holds" is how often the 95% interval holds the true ratio.
+Windows of tests/data/rounds.json, which were recorded, are counted as well.
+
+"decided" is how often lanes that do the same are called faster or slower: at most 1 in 20 is asked
+for. "found" is how often a lane that takes 20% longer is called slower: at least 19 in 20 is asked
+for, of 10 pairs. "holds" is how often the 95% interval holds the true ratio.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Noise:
 
 NOISES = (
     Noise("quiet", scatter=0.02, drift=0.03, spikes=0.03, longest=1.5),
-    Noise("here", scatter=0.03, drift=0.04, spikes=0.05, longest=1.8),
+    Noise("uneven", scatter=0.03, drift=0.04, spikes=0.05, longest=1.8),
     Noise("busy", scatter=0.06, drift=0.08, spikes=0.10, longest=2.0),
 )
 

@@ -25,8 +25,8 @@ LEVEL = 0.95
 # edition, section 7.1), and a bootstrap's reaches no further than the values.
 MIN_VALUES = 6
 # What one run tells of another, in requests. A machine drifts, so that those of a run have more in
-# common than chance: two runs of the same were called different in 15% of cases as long as each
-# was taken for 10 independent requests, and in 4% for 3 (benchmarks/comparing.py).
+# common than chance: two recorded runs of the same, of 10 requests, were called different in 15% of
+# cases as long as each was taken for 10 independent ones, and in 3% for 3 (docs/measuring.md).
 RUN_IS_WORTH = 3
 
 
