@@ -21,13 +21,13 @@ from page_fixtures import ANSWER, HOSTILE, PLACED, usual, with_text
 from report_fixtures import (
     change,
     make_report,
-    make_request,
     make_requests,
     make_route,
     make_workload,
 )
 from turnout.errors import MachineError
-from turnout.perf import summary, tables, wording
+from turnout.perf import report, summary, tables, wording
+from turnout.perf.markdown import markdown
 from turnout.perf.page import Chart, Section, render, render_sections, require, table
 from turnout.perf.page.series import labels, sampled, spread, thinned
 from turnout.perf.report import Report
@@ -485,10 +485,32 @@ def test_a_report_of_no_routes_and_no_workloads_is_a_page() -> None:
     assert "There is no workload." in root.words
 
 
-def test_figures_that_somebody_made_up_are_no_reason_to_fail() -> None:
-    odd = make_request(prefill_s=1e100, first_token_s=-5.0, decode_s=[0.0, 1e-100, 1e100])
-    found = make_report([make_route("a", [odd] * 3), make_route("b", [odd])], comparisons=())
-    assert parsed(found).all("figure")
+@pytest.mark.parametrize("figure", [0, -1, 1e308, -1e308, 1e-320, 10**30])
+def test_figures_that_somebody_made_up_are_no_reason_to_fail(figure: float) -> None:
+    document = json.loads(report.encode(make_report(rounds=6)))
+    for every in (1, 2, 3):
+        made_up = report.FORM.decode(json.dumps(with_figures(document, figure, every)))
+        assert parsed(made_up).one("section", id="results")
+        assert markdown(made_up)
+
+
+def with_figures(document: Any, figure: float, every: int) -> Any:
+    """The document with each number but its version replaced, or of them one in `every`."""
+    seen = 0
+
+    def changed(value: Any, name: str) -> Any:
+        nonlocal seen
+        if isinstance(value, dict):
+            return {key: changed(inner, key) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [changed(inner, name) for inner in value]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        seen += 1
+        whole = isinstance(value, int) and isinstance(figure, float)
+        return value if name == "schema_version" or seen % every or whole else figure
+
+    return changed(document, "")
 
 
 # What charts are made of.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 from turnout.perf import wording
@@ -21,7 +22,6 @@ from turnout.perf.page.marks import (
 from turnout.perf.page.parts import Chart
 from turnout.perf.page.series import BINS, Point, sampled, spread, token_points, ttft_points
 from turnout.perf.report import Report, RouteReport
-from turnout.perf.statistics import summarize
 
 # The axis ends here, times the largest 99th percentile of a route, where values go far beyond.
 ROOM = 1.5
@@ -174,7 +174,8 @@ def _tokens_spread(report: Report, workload: int) -> Chart | None:
 def _decades(edges: Sequence[float | None]) -> dict[str, Any]:
     """A logarithmic axis, with a mark at 1, 2 and 5 of each power of ten."""
     low, high = (math.floor(math.log10(edges[end] or 1)) for end in (0, -1))
-    ticks = [factor * 10.0**power for power in range(low, high + 1) for factor in (1, 2, 5)]
+    ticks = [float(f"{factor}e{power}") for power in range(low, high + 1) for factor in (1, 2, 5)]
+    ticks = [tick for tick in ticks if math.isfinite(tick)]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
@@ -183,7 +184,7 @@ def _duration_axis(
 ) -> dict[str, Any]:
     series = [points_of(route, workload) for route in report.routes]
     top = _top(series)
-    end = {} if top is None else {"range": [0, top * factor]}
+    end = {"range": [0, top * factor]} if top is not None and math.isfinite(top * factor) else {}
     return {"title": unit, "rangemode": "tozero", **end}
 
 
@@ -218,9 +219,9 @@ def _rounds(report: Report) -> int:
 def _in_words(report: Report, workload: int, points_of: _Points, what: str) -> str:
     said = []
     for route in report.routes:
-        figure = summarize([y for _, y in points_of(route, workload)])
-        if figure is not None:
-            middle = wording.seconds(figure.mean if figure.p50 is None else figure.p50)
-            ends = f"{wording.seconds(figure.min)} to {wording.seconds(figure.max)}"
-            said.append(f"{route.name}: median {middle} of {figure.samples} {what}, {ends}")
+        values = [y for _, y in points_of(route, workload)]
+        if values:
+            ends = f"{wording.seconds(min(values))} to {wording.seconds(max(values))}"
+            middle = wording.seconds(median(values))
+            said.append(f"{route.name}: median {middle} of {len(values)} {what}, {ends}")
     return "; ".join(said) + "."

@@ -96,7 +96,7 @@ def _results(report: Report) -> list[dict[str, Any]]:
 def _share(rate: float | None, rates: Sequence[float]) -> int | None:
     best = max(rates, default=0.0)
     compared = rate is not None and len(rates) > 1 and best > 0
-    return round(100 * max(rate or 0.0, 0.0) / best) if compared else None
+    return round(100 * (max(rate or 0.0, 0.0) / best)) if compared else None
 
 
 def _charts(report: Report) -> dict[str, list[Chart]]:
