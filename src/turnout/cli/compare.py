@@ -17,6 +17,7 @@ from turnout.cli.output import (
     print_json,
     some_path,
 )
+from turnout.perf.comparing import MARGIN
 
 if TYPE_CHECKING:
     from turnout.perf.comparing_reports import ReportComparison
@@ -57,7 +58,7 @@ def compare(
             metavar="SHARE",
             help="What is less than that apart is neither faster nor slower.",
         ),
-    ] = 0.03,
+    ] = MARGIN,
     figure: Annotated[
         list[str] | None,
         typer.Option(
