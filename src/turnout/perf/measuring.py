@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from turnout.errors import MachineError, TurnoutError, UsageError
 from turnout.perf.child import SERVING
+from turnout.perf.comparing import MARGIN
 from turnout.perf.environment import environment, identity
 from turnout.perf.lane import Asked, Lane, Limits, Turn, Watcher
 from turnout.perf.report import BundleReport, Environment, Report
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from turnout.perf.routeset import Candidate
     from turnout.perf.workloads import Ask
 
-# A ratio nearer to 1 is not worth a verdict (design: see docs/measuring.md).
-MARGIN = 0.03
 ITERATIONS = 10
 WARMUP = 1
 
