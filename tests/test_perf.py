@@ -260,7 +260,7 @@ def test_a_route_that_the_machine_lacks_is_a_row_and_the_others_are_measured(
     found = measure(bundle, parse("ep=qnn; config"), plan(bundle), inventory=Inventory.minimal())
     lacking, config = found.routes
     assert lacking.error is not None
-    assert (lacking.error.kind, lacking.error.during) == ("unavailable", "deciding")
+    assert (lacking.error.kind, lacking.error.during) == ("unavailable", "the decision")
     assert (lacking.requested, lacking.effective, lacking.load) == ("--ep qnn", "nothing", None)
     assert config.error is None
     assert len(config.requests) == 3

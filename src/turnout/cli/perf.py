@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,7 +18,7 @@ from turnout.cli.output import DebugOption, QuietOption, VerboseOption
 from turnout.cli.taking import taking
 
 if TYPE_CHECKING:
-    from turnout.perf.report import Report
+    from turnout.perf.report import Failure, Report
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
@@ -76,53 +77,86 @@ def perf(
 
 
 def _put(report: Report, show: options.ShowOptions, *, verbose: bool, quiet: bool) -> None:
-    """Print what was measured, and write it."""
+    """Write what was measured, and print it, whether or not it could be written."""
     from turnout.cli import reports
     from turnout.perf.report import encode
 
+    try:
+        if show.output is not None:
+            reports.write(show.output, encode(report), quiet=quiet)
+        if show.html is not None:
+            from turnout.perf.page import render
+
+            page = render(report, show.sections(report)).encode("utf-8")
+            reports.write(show.html, page, quiet=quiet)
+    finally:
+        reports.print_text(_shown(report, show, verbose=verbose, quiet=quiet))
+
+
+def _shown(report: Report, show: options.ShowOptions, *, verbose: bool, quiet: bool) -> str:
     if show.as_json:
-        reports.print_document(encode(report))
-    elif show.markdown:
+        from turnout.perf.report import encode
+
+        return encode(report).decode("utf-8")
+    if show.markdown:
         from turnout.perf.markdown import markdown
 
-        reports.print_text(markdown(report))
-    else:
-        reports.print_text("\n".join(lines(report, verbose=verbose, quiet=quiet)) + "\n")
-    if show.output is not None:
-        reports.write(show.output, encode(report), quiet=quiet)
-    if show.html is not None:
-        from turnout.perf.page import render
-
-        page = render(report, show.sections(report)).encode("utf-8")
-        reports.write(show.html, page, quiet=quiet)
+        return markdown(report)
+    return "\n".join(lines(report, verbose=verbose, quiet=quiet)) + "\n"
 
 
 def lines(report: Report, *, verbose: bool, quiet: bool) -> Iterator[str]:
     """The results for a person; with `quiet`, the table alone."""
     from turnout.cli.folding import printable
     from turnout.cli.tables import aligned
-    from turnout.perf import tables, wording
+    from turnout.perf import tables
 
-    yield from aligned(
-        tables.HEAD,
-        [tuple(map(printable, tables.cells(row))) for row in tables.rows(report)],
-    )
+    rows = [tables.cells(replace(row, error=_briefly(row.error))) for row in tables.rows(report)]
+    yield from aligned(tables.HEAD, [tuple(map(printable, row)) for row in rows])
     if quiet:
         return
     for route in report.routes:
         if route.error is not None:
             yield ""
-            yield printable(f"{route.name}: {wording.failure(route.error)}")
-            for name, value in route.error.facts.items():
-                yield from (f"  {name}: {printable(part)}" for part in value.splitlines())
-    found = [wording.verdict(comparison) for comparison in report.comparisons]
-    found += tables.notes(report)
-    found += [wording.state(report)] if wording.state(report) else []
-    if verbose:
-        found += list(_placed(report))
+            yield from _failed(route.name, route.error)
+    found = list(_said(report, verbose=verbose))
     if found:
         yield ""
         yield from map(printable, found)
+
+
+def _briefly(error: str | None) -> str | None:
+    """What went wrong and when, in a cell; the rest is said below the table."""
+    return error if error is None else error.partition(":")[0]
+
+
+def _failed(name: str, error: Failure) -> Iterator[str]:
+    from turnout.cli.folding import printable
+    from turnout.perf import wording
+
+    yield printable(f"{name}: {wording.failure(error)}")
+    for fact, value in error.facts.items():
+        first, *rest = map(printable, value.splitlines() or [""])
+        yield f"  {fact}: {first}"
+        yield from (f"    {line}" for line in rest)
+
+
+def _said(report: Report, *, verbose: bool) -> Iterator[str]:
+    """What it comes to; with `verbose`, every comparison, and where nodes ran."""
+    from turnout.perf import summary, tables, wording
+
+    if verbose:
+        for comparison in report.comparisons:
+            workload = summary.workload_name(report, comparison.workload)
+            yield f"{workload}: {wording.verdict(comparison)}."
+    else:
+        yield from (said.text for said in summary.verdicts(report))
+    yield from (said.text for said in summary.agreement(report))
+    yield from tables.notes(report)
+    if state := wording.state(report):
+        yield state
+    if verbose:
+        yield from _placed(report)
 
 
 def _placed(report: Report) -> Iterator[str]:

@@ -164,7 +164,7 @@ def _decide(lane: Lane, bundle: Bundle, inventory: Inventory) -> None:
         lane.route = lane.candidate.decide(bundle, inventory)
         lane.decided = True
     except MachineError as error:
-        lane.fail(error, "deciding")
+        lane.fail(error, "the decision")
         return
     decided = lane.route.warnings if lane.route is not None else ()
     for line in (*decided, *warnings_for(effective_config(bundle, lane.route))):
