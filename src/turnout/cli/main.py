@@ -21,6 +21,7 @@ COMMANDS = {
     "chat": ("chat", "A conversation in the terminal."),
     "perf": ("perf", "Measure a route, or several in turn: speed and memory."),
     "compare": ("compare", "Two reports of perf: what became faster or slower, with a gate."),
+    "verify": ("verify", "Whether routes give the same answers, by their logits."),
     "cache": ("cache", "What was compiled and is kept: list, show, verify, remove, prune."),
 }
 

@@ -70,7 +70,7 @@ def _route(run: Run, lane: Lane) -> doc.RouteReport:
         name=lane.candidate.name,
         requested=requested,
         effective=effective,
-        stages=_stages(run.bundle, lane.route) if lane.decided else (),
+        stages=stage_reports(run.bundle, lane.route) if lane.decided else (),
         placed=lane.placed,
         placed_note="" if lane.placed is not None else lane.placed_note,
         prepared=lane.prepared,
@@ -102,7 +102,8 @@ def _in_effect(bundle: Bundle, lane: Lane) -> tuple[str, str]:
     return found.requested, found.effective
 
 
-def _stages(bundle: Bundle, route: Route | None) -> tuple[doc.StageReport, ...]:
+def stage_reports(bundle: Bundle, route: Route | None) -> tuple[doc.StageReport, ...]:
+    """What a route asks for each stage and what takes effect; None for the bundle as it is."""
     from turnout.machine import Inventory
     from turnout.routing import RouteRequest, resolve
 
