@@ -191,6 +191,70 @@ def test_an_end_of_text_inside_a_prompt_does_not_end_the_reading(
         assert ways == "p" + "f" * 10 + "p" + "f" * 7 + "p"
 
 
+def test_a_step_that_ends_with_the_padding_token_gives_the_rows_of_its_own_positions(
+    bundles: Bundles, peer: Staged, tmp_path: Path
+) -> None:
+    """The runtime takes what is before it for the last token: an end of text is often padding."""
+    prompt = tokens(140)
+    prompt[126] = prompt[127] = 301
+    assert prompt.count(301) == 2
+
+    def change(config: dict[str, Any]) -> None:
+        config["model"].update(eos_token_id=301, pad_token_id=301)
+
+    bundle = fixtures.with_every_position(bundles("flat", change=change))
+    with reading(bundle, tmp_path) as read:
+        rows, ways, _ = read.prompt(prompt, follows=[7, 8])
+    assert ways == "p" * 140 + "f"
+    assert rows == pytest.approx(peer.logits([*prompt, 7]), abs=NEAR)
+
+
+def test_a_row_that_cannot_be_had_is_left_out(bundles: Bundles, tmp_path: Path) -> None:
+    prompt = tokens(12)
+    prompt[6] = 301
+
+    def change(config: dict[str, Any]) -> None:
+        config["model"].update(eos_token_id=301, pad_token_id=301)
+
+    bundle = fixtures.with_every_position(bundles("flat", change=change))
+    with reading(fixtures.with_logits_of(bundle, fixtures.BRAIN), tmp_path) as read:
+        _, ways, _ = read.prompt(prompt, follows=[7, 8])
+    assert ways == "p" + "f" * 5 + "-" + "f" * 4 + "pf"
+
+
+def test_a_bundle_that_takes_no_second_step_is_computed_at_once(
+    bundles: Bundles, peer: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turnout.verify import rows as module
+
+    made = module.create_generator
+    asked: list[int] = []
+
+    class Stubborn:
+        """As pipelines of other builders are: what is appended first is all."""
+
+        def __init__(self, *how: Any) -> None:
+            self._generator, self._appended = made(*how), False
+
+        def append_tokens(self, ids: list[int]) -> None:
+            if self._appended:
+                raise RuntimeError("Non-zero status code returned while running Concat node.")
+            self._appended = True
+            asked.append(len(ids))
+            self._generator.append_tokens(ids)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._generator, name)
+
+    monkeypatch.setattr(module, "create_generator", Stubborn)
+    prompt = tokens(140)
+    with reading(fixtures.with_every_position(bundles("flat")), tmp_path) as read:
+        rows, ways, _ = read.prompt(prompt, follows=[7, 8])
+    assert asked == [128, 140]
+    assert ways == "p" * 140 + "f"
+    assert rows == pytest.approx(peer.logits([*prompt, 7]), abs=NEAR)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_continuation_ends_with_the_text_and_its_last_token_has_no_row(
     kind: str, bundles: Bundles, tmp_path: Path

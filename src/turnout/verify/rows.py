@@ -67,8 +67,13 @@ class RowFile:
             self.ways[index] = way
         return len(self.ways) - before
 
+    def leave(self, position: int) -> None:
+        """The row of that position cannot be had."""
+        if position >= self.first:
+            self.ways.setdefault(position, UNREAD)
+
     def missing(self, last: int) -> list[int]:
-        """Positions up to `last` that are not there."""
+        """Positions up to `last` that are not there, and not left out."""
         return [index for index in range(self.first, last + 1) if index not in self.ways]
 
     def ways_in_order(self) -> str:
@@ -137,44 +142,71 @@ class Reader:
                 self._append(ids[: missing[-1] + 1], file)
 
     def _append(self, ids: Sequence[int], file: RowFile) -> Any:
-        """A generator that has computed `ids`, in the steps of a session; what came out is kept."""
-        generator = create_generator(self._loaded.model, self._max_length, self._search)
+        """A generator that has computed `ids` as a session does; what came out is kept."""
         step = PROMPT_STEP if self._loaded.takes_steps else len(ids)
+        try:
+            return self._in_steps(ids, step, file)
+        except RuntimeError:
+            if step >= len(ids):
+                raise
+        # Some pipelines take no second step.
+        self._loaded.takes_steps = False
+        return self._in_steps(ids, len(ids), file)
+
+    def _in_steps(self, ids: Sequence[int], step: int, file: RowFile) -> Any:
+        generator = create_generator(self._loaded.model, self._max_length, self._search)
         for start in range(0, len(ids), step):
             part = ids[start : start + step]
             generator.append_tokens(list(part))
-            rows = self._come_out(generator, len(part))
-            self._tell(file.put(start + len(part) - len(rows), rows, PROMPT))
+            rows = self._come_out(generator, part)
+            end = start + len(part)
+            self._tell(file.put(end - len(rows), rows, PROMPT))
+            if not len(rows):
+                file.leave(end - 1)
         return generator
 
-    def _come_out(self, generator: Any, appended: int) -> Rows:
-        """The rows of the last positions of what was appended, as many as there are."""
+    def _come_out(self, generator: Any, part: Sequence[int]) -> Rows:
+        """The rows of the last positions of what was appended, as many as there are.
+
+        `get_logits` has the row of the last token that is no padding, where there are several. It
+        shows which is which; what is not understood is not trusted.
+        """
         import numpy as np
 
         last = self._row(generator)
         rows = self._given(generator)
-        if appended > 1:
-            self._many = rows is not None
-        if rows is None:
+        if len(part) > 1:
+            self._many = rows is not None and len(rows) > 1
+        if rows is not None and len(rows) == 1:
             return last
-        behind = (appended - 1) % len(rows) if self._pads_behind else len(rows) - 1
-        count = min(behind + 1, appended)
-        rows = rows[behind + 1 - count : behind + 1].astype(np.float32)
-        if np.array_equal(rows[-1:], last, equal_nan=True):
-            return rows
-        # What is not understood is not trusted.
-        self._many = False
-        return last
+        pads = self._pads_at_end(part)
+        if rows is not None:
+            behind = (len(part) - 1) % len(rows) if self._pads_behind else len(rows) - 1
+            if np.array_equal(rows[behind - pads], last[0], equal_nan=True):
+                count = min(behind + 1, len(part))
+                return rows[behind + 1 - count : behind + 1]
+            self._many = False
+        return last[:0] if pads else last
 
-    def _given(self, generator: Any) -> NDArray[Any] | None:
-        """The rows that came out of what was computed last, padding included; None for one."""
+    def _pads_at_end(self, part: Sequence[int]) -> int:
+        """How many of the last tokens are the padding token, as an end of text may be."""
+        pad = self._loaded.pad_id
+        return next((i for i, token in enumerate(reversed(part)) if token != pad), len(part))
+
+    def _given(self, generator: Any) -> Rows | None:
+        """The rows that came out of what was computed last, those of padding included.
+
+        None where they cannot be had: in a type that numpy lacks, such as bfloat16.
+        """
+        import numpy as np
+
         try:
             found = generator.get_output(self._output)
         except (RuntimeError, TypeError, ValueError):
-            return None  # in a type that numpy lacks, such as bfloat16, or kept on a device
-        if found.ndim != 3 or found.shape[0] != 1 or found.shape[1] == 1:
             return None
-        rows: NDArray[Any] = found[0]
+        if found.ndim != 3 or found.shape[0] != 1:
+            return None
+        rows: Rows = found[0].astype(np.float32)
         return rows
 
     def _force(self, ids: Sequence[int], start: int, last: int, file: RowFile) -> None:
