@@ -356,3 +356,37 @@ def test_a_prompt_that_is_used_as_it_is_says_so(turnout: Terminal, bundles: Bund
     done = turnout("perf", folder, *QUICK, "--prompt", "the cat")
     assert done.code == 0
     assert done.err.count("The bundle has no chat template: the prompt is used as it is.") == 1
+
+
+@pytest.mark.slow
+def test_what_was_verified_is_on_the_page_if_it_is_of_the_same_bundle(
+    turnout: Terminal, tiny: Path, int4: Path, tmp_path: Path
+) -> None:
+    verified, page = tmp_path / "verified.json", tmp_path / "page.html"
+    assert turnout("verify", tiny, "--ep", "cpu", "--no-text", "-o", verified).code == 0
+    done = turnout("perf", tiny, *QUICK, "--html", page, "--verified", verified)
+    assert done.code == 0, done.err
+    assert "Same answers?" in page.read_text("utf-8")
+    other = turnout("perf", int4, *QUICK, "--html", tmp_path / "other.html", "--verified", verified)
+    assert other.code == 2
+    assert "another bundle" in other.err
+    assert "Loading" not in other.err
+    assert not (tmp_path / "other.html").exists()
+
+
+def test_a_page_opens_offline_and_holds_the_results(
+    turnout: Terminal, tiny: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    done = turnout("perf", tiny, *QUICK, "--html", page)
+    assert done.code == 0, done.err
+    text = page.read_text("utf-8")
+    assert text.lower().startswith("<!doctype html>")
+    assert "pp144" in text
+
+
+def test_markdown_is_a_table_for_a_pull_request(turnout: Terminal, tiny: Path) -> None:
+    done = turnout("perf", tiny, *QUICK, "--markdown")
+    assert done.code == 0
+    assert done.out.startswith("| Route | Took effect | Test |")
+    assert "| `config` | config | tg3 @ d144 |" in done.out

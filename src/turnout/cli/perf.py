@@ -57,8 +57,8 @@ def perf(
     from turnout.cli.perf_view import View
     from turnout.perf.measuring import measure
 
-    show.check()
     opened = Bundle.open(bundle)
+    show.check(opened)
     candidates = several.candidates(asked, prepare)
     plan = how.plan(
         ask.asks(opened),

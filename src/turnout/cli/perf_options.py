@@ -171,7 +171,7 @@ class ShowOptions:
     )
     as_json: JsonOption = False
 
-    def check(self) -> None:
+    def check(self, bundle: Bundle) -> None:
         """Raise `UsageError` for what cannot be, before anything is measured."""
         from turnout.cli.reports import check_outputs
         from turnout.errors import UsageError
@@ -187,6 +187,11 @@ class ShowOptions:
             from turnout.perf.page import require
 
             require()
+        if self.verified is not None:
+            from turnout.cli.verified import read_for
+            from turnout.perf.environment import identity
+
+            read_for(self.verified, identity(bundle).content_sha256)
 
     def sections(self, report: Report) -> tuple[Section, ...]:
         """What was verified, for the page. Raises `UsageError` for that of another bundle."""
@@ -194,7 +199,7 @@ class ShowOptions:
             return ()
         from turnout.cli.verified import section_of
 
-        return (section_of(self.verified, report),)
+        return (section_of(self.verified, report.bundle.content_sha256),)
 
 
 def _lengths(option: str, text: str | None) -> list[int]:
