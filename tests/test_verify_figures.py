@@ -205,6 +205,13 @@ def test_a_text_of_few_stretches_has_no_interval() -> None:
     assert results.ratio_interval([np.zeros(6 * results.STRETCH)]) == (1.0, 1.0)
 
 
+def test_nonsense_has_a_perplexity_that_is_a_number() -> None:
+    found = results.perplexity([compared(rows(*[[0, 0]] * 99), rows(*[[1e6, 0]] * 99), [1] * 99)])
+    assert found is not None
+    assert found.interval is not None
+    assert all(math.isfinite(value) for value in (found.route, found.ratio, *found.interval))
+
+
 def test_equal_probabilities_have_the_ratio_one_and_no_doubt_of_it() -> None:
     one = random_rows(100, 6, 18)
     found = results.perplexity([compared(one, one.copy())])

@@ -23,6 +23,8 @@ LEAST_FOR_P99 = 100
 STRETCH = 16
 LEAST_STRETCHES = 6
 RESAMPLES = 10_000
+_AT_A_TIME = 100  # of them, so that a long text takes little memory
+_LARGEST = 700.0  # of which exp is a number
 LEVEL = 0.95
 SEED = 20_260_822
 
@@ -78,7 +80,6 @@ def perplexity(parts: Sequence[Compared]) -> doc.Perplexity | None:
     The ratio is exp(mean of the differences of negative log probabilities). Its interval is that of
     a percentile bootstrap over stretches of `STRETCH` tokens.
     """
-    import numpy as np
 
     whole = joined(parts)
     if not whole.finite.any():
@@ -87,9 +88,9 @@ def perplexity(parts: Sequence[Compared]) -> doc.Perplexity | None:
     apart = [part.nll[part.finite] - part.reference_nll[part.finite] for part in parts]
     return doc.Perplexity(
         tokens=len(reference),
-        reference=float(np.exp(reference.mean())),
-        route=float(np.exp(route.mean())),
-        ratio=float(np.exp((route - reference).mean())),
+        reference=_exp(reference.mean()),
+        route=_exp(route.mean()),
+        ratio=_exp((route - reference).mean()),
         interval=ratio_interval(apart),
     )
 
@@ -109,11 +110,19 @@ def ratio_interval(apart: Sequence[NDArray[np.float64]]) -> tuple[float, float] 
     sums = np.array([stretch.sum() for stretch in stretches])
     sizes = np.array([len(stretch) for stretch in stretches])
     random = np.random.default_rng(SEED)
-    # How often each stretch is drawn, a resample a row.
-    drawn = random.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
-    means = (drawn @ sums) / (drawn @ sizes)
-    low, high = np.exp(np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-    return float(low), float(high)
+    even = np.full(len(sums), 1 / len(sums))
+    means = []
+    for _ in range(RESAMPLES // _AT_A_TIME):
+        # How often each stretch is drawn, a resample a row.
+        drawn = random.multinomial(len(sums), even, _AT_A_TIME)
+        means.append((drawn @ sums) / (drawn @ sizes))
+    low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return _exp(low), _exp(high)
+
+
+def _exp(value: float) -> float:
+    """Of nonsense, too, which is more apart than a number can say."""
+    return math.exp(min(float(value), _LARGEST))
 
 
 def judge(
