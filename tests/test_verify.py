@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import perf_faults
+import real_model
 import verify_fixtures as fixtures
 from bundle_fixtures import build_flat, build_pipeline, write_tokenizer
 from session_fixtures import KINDS, TINY, Bundles, edit_json, long_bundle
@@ -553,3 +554,33 @@ def test_openvinos_dynamic_quantization_is_seen(bundles: Bundles) -> None:
     report = verify(original(bundles, "pipeline", model="llama-mixed"), routes, tight)
     assert [route.verdict for route in report.routes] == ["same", "differs"]
     assert "mean KL" in report.routes[1].reasons[0]
+
+
+@pytest.mark.slow
+@pytest.mark.openvino
+@pytest.mark.xdist_group("smollm2")
+def test_on_a_real_model_exact_routes_and_rounding_ones_are_told_apart(tmp_path: Path) -> None:
+    """Static windows give out whole prompts, which makes exact arithmetic bearable."""
+    folder = tmp_path / "static"
+    build(real_model.smollm2(), folder, static_prefill=64, context_length=512)
+    routes = parse("config; ep=openvino; ep=openvino reproducible; ep=cpu reproducible")
+    asked = {"prompts": PROMPTS[:3], "new_tokens": 8, "text": TEXT}
+    bundle = Bundle.open(folder)
+    report = verify(bundle, routes, Plan(Asking(**asked)))
+    rounded, dynamic, exact, same = report.routes
+    assert report.holds
+    for route in (rounded, dynamic):
+        assert route.overall is not None
+        assert route.overall.kl_mean is not None
+        assert 1e-4 < route.overall.kl_mean < 0.01
+        assert route.perplexity is not None
+        assert route.perplexity.interval is not None
+        assert route.perplexity.interval[0] < 1.02
+        assert route.perplexity.interval[1] > 0.99
+    assert exact.overall is not None
+    assert exact.overall.kl_max is not None
+    assert exact.overall.kl_max < 1e-8
+    assert same.overall is not None
+    assert same.overall.kl_max == 0.0
+    reads = [answer.read for answer in report.routes[0].answers]
+    assert sum(read.prompt for read in reads) > 10 * sum(read.forced for read in reads)
