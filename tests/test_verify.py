@@ -100,7 +100,9 @@ def original(bundles: Bundles, kind: str = "flat", **how: Any) -> Bundle:
 
 @pytest.mark.parametrize("kind", SOME_KINDS)
 def test_routes_of_one_arithmetic_give_the_very_same_answers(kind: str, bundles: Bundles) -> None:
-    found = verify(original(bundles, kind), TWO, plan(asked={"text": TEXT[:600]}, thresholds=EXACT))
+    routes = parse("config; ep=cpu; name=shared ep=cpu share=auto")
+    asked = {"text": TEXT[:600]}
+    found = verify(original(bundles, kind), routes, plan(asked=asked, thresholds=EXACT))
     assert found.holds
     for route in found.routes:
         assert (route.verdict, route.reasons, route.error) == ("same", (), None)
@@ -546,9 +548,12 @@ def test_openvino_in_exact_arithmetic_gives_the_same_answers(kind: str, bundles:
 
 @pytest.mark.openvino
 def test_openvinos_dynamic_quantization_is_seen(bundles: Bundles) -> None:
+    how = '{"CPU":{"INFERENCE_PRECISION_HINT":"f32","DYNAMIC_QUANTIZATION_GROUP_SIZE":"%s"}}'
     routes = parse(
-        "name=exact ep=openvino reproducible;"
-        "name=quantized ep=openvino provider-option=DYNAMIC_QUANTIZATION_GROUP_SIZE=32"
+        "; ".join(
+            f"name=groups-{size} ep=openvino provider-option 'load_config={how % size}'"
+            for size in (0, 32)
+        )
     )
     tight = plan(thresholds=thresholds(1e-6, 9))
     report = verify(original(bundles, "pipeline", model="llama-mixed"), routes, tight)
