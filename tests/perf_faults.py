@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.errors import LoadError
+from turnout.errors import GenerationError, LoadError
 from turnout.perf.child import Serving
 from turnout.processes import Heard
 
@@ -68,3 +68,15 @@ class Interrupting(Faulty):
     def asked(self) -> None:
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(600)
+
+
+class Slow(Faulty):
+    def loading(self) -> None:
+        time.sleep(600)
+
+
+class Exhausted(Faulty):
+    """As libraries say it where memory runs out."""
+
+    def asked(self) -> None:
+        raise GenerationError("The runtime could not compute a token.", found="std::bad_alloc")

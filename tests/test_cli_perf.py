@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -199,12 +200,14 @@ def test_a_file_that_is_there_is_kept_unless_it_is_to_be_replaced(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--iterations", "0"), "iterations is out of range"),
-        (("--warmup", "-1"), "warmup is out of range"),
+        (("--iterations", "0"), "timed requests is out of range"),
+        (("--warmup", "-1"), "warm-up requests is out of range"),
         (("--max-new-tokens", "8,x"), "list of lengths is malformed"),
-        (("--max-new-tokens", "0"), "new tokens is out of range"),
+        (("--max-new-tokens", "0"), "list of lengths is malformed"),
+        (("--max-new-tokens", "1_0"), "list of lengths is malformed"),
+        (("--max-new-tokens", "9999999999", "--prompt", "x"), "new tokens is out of range"),
         (("--max-new-tokens", "8,8"), "asked for twice"),
-        (("--prompt-tokens", "0"), "at least one token"),
+        (("--prompt-tokens", "-5"), "list of lengths is malformed"),
         (("--prompt-tokens", "300"), "too long for this bundle"),
         (("--prompt-tokens", "5", "--prompt", "x"), "asked for in two ways"),
         (("--prompt", ""), "prompt is empty"),
@@ -248,7 +251,7 @@ def test_a_failed_route_is_a_row_with_its_reason_and_the_exit_code_is_1(
     done = turnout("perf", tiny, *QUICK, "--route-set", "ep=cpu; config", "-o", path)
     assert done.code == 1
     table = [words(line) for line in done.out.splitlines()]
-    assert ["config", "config", "pp33"][:2] in [row[:2] for row in table]
+    assert ["config", "config", "pp64"] in [row[:3] for row in table]
     assert "crashed during timed request 2 of 2" in done.out
     assert "the native library says why" in done.out
     assert "Traceback" not in done.err
@@ -257,9 +260,12 @@ def test_a_failed_route_is_a_row_with_its_reason_and_the_exit_code_is_1(
     assert len(document["routes"][1]["requests"]) == 3
 
 
-def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *arguments: object, program: tuple[str, ...] = ("-m", "turnout")
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "turnout", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -293,9 +299,16 @@ def test_after_ctrl_c_the_report_says_how_many_requests_it_holds(
 
 
 @posix
-def test_an_interrupt_while_loading_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
-    options = ("--iterations", "100000", "-o", "report.json")
-    process = start(tmp_path, "perf", tiny, *options)
+def test_an_interrupt_before_the_first_request_leaves_nothing_and_says_so(
+    tiny: Path, tmp_path: Path
+) -> None:
+    script = (
+        "from turnout.perf import measuring, child; import perf_faults, functools;"
+        "serving = {'config': 'perf_faults:Slow'};"
+        "measuring.measure = functools.partial(measuring.measure, serving=serving);"
+        "from turnout.cli.main import main; main()"
+    )
+    process = start(tmp_path, "perf", tiny, "-o", "report.json", program=("-c", script))
     try:
         assert process.stderr is not None
         for line in process.stderr:
@@ -306,10 +319,42 @@ def test_an_interrupt_while_loading_leaves_nothing(tiny: Path, tmp_path: Path) -
     finally:
         process.kill()
     assert process.returncode == 130
+    assert err == "Interrupted before the first request: there is nothing to report.\n"
+    assert not (tmp_path / "report.json").exists()
+
+
+@posix
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        ((signal.SIGINT, signal.SIGINT, signal.SIGINT), 130),
+        ((signal.SIGTERM,), 143),
+        ((signal.SIGTERM, signal.SIGINT), 143),
+    ],
+)
+def test_however_it_is_ended_and_how_often_what_was_measured_is_kept(
+    tiny: Path, tmp_path: Path, signals: tuple[signal.Signals, ...], code: int
+) -> None:
+    """People press Ctrl-C twice, and CI ends what takes too long."""
+    options = ("--iterations", "100000", "--max-new-tokens", "3", "-v")
+    process = start(tmp_path, "perf", tiny, *options, "-o", "report.json")
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "timed" in line:
+                break
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.05)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, err
+    document = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert document["interrupted"]
+    assert document["requests_held"] >= 2
+    assert "Incomplete" in out
     assert "Traceback" not in err
-    left = {path.name for path in tmp_path.iterdir()} - {"the cache"}
-    # It may have been loaded by then, and asked.
-    assert left <= {"report.json"}
 
 
 def test_a_report_that_cannot_be_written_after_all_is_kept_elsewhere(
@@ -382,11 +427,137 @@ def test_a_page_opens_offline_and_holds_the_results(
     assert done.code == 0, done.err
     text = page.read_text("utf-8")
     assert text.lower().startswith("<!doctype html>")
-    assert "pp144" in text
+    assert "pp64" in text
 
 
 def test_markdown_is_a_table_for_a_pull_request(turnout: Terminal, tiny: Path) -> None:
     done = turnout("perf", tiny, *QUICK, "--markdown")
     assert done.code == 0
     assert done.out.startswith("| Route | Took effect | Test |")
-    assert "| `config` | config | tg3 @ d144 |" in done.out
+    assert "| `config` | config | tg3 @ d64 |" in done.out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_json_is_the_same_document_whatever_the_outputs_encoding(
+    tiny: Path, tmp_path: Path, encoding: str
+) -> None:
+    prompt = "h\u00e9llo \U0001f600"
+    done = subprocess.run(
+        [sys.executable, "-m", "turnout", "perf", str(tiny), *QUICK, "--prompt", prompt, "--json"],
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout.decode("utf-8"))["workloads"][0]["prompt"] == prompt
+
+
+@posix
+def test_what_is_no_regular_file_is_not_replaced_and_a_link_is_followed(
+    turnout: Terminal, tiny: Path, tmp_path: Path
+) -> None:
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link.json", tmp_path / "target.json"
+    os.mkfifo(pipe)
+    refused = turnout("perf", tiny, *QUICK, "-o", pipe, "--overwrite")
+    assert (refused.code, "a pipe" in refused.err) == (2, True)
+    assert pipe.is_fifo()
+    target.write_text("old")
+    link.symlink_to(target)
+    assert turnout("perf", tiny, *QUICK, "-o", link).code == 2
+    assert turnout("perf", tiny, *QUICK, "-o", link, "--overwrite").code == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text("utf-8"))["complete"]
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    done = turnout("perf", tiny, *QUICK, "-o", loop)
+    assert (done.code, "leads nowhere" in done.err or "exists" in done.err) == (2, True)
+
+
+def test_the_bundles_own_files_are_never_replaced(turnout: Terminal, bundles: Bundles) -> None:
+    folder = bundles("pipeline")
+    config = folder / "genai_config.json"
+    before = config.read_bytes()
+    done = turnout("perf", folder, *QUICK, "-o", config, "--overwrite")
+    assert done.code == 2
+    assert "one of the bundle's own files" in done.err
+    assert config.read_bytes() == before
+
+
+def test_a_file_that_appeared_meanwhile_is_not_replaced(
+    turnout: Terminal, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.json"
+    measure = measuring.measure
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        path.write_text("of somebody else")
+        return measure(*arguments, **options)
+
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    monkeypatch.setattr(measuring, "measure", slowly)
+    done = turnout("perf", tiny, *QUICK, "-o", path)
+    assert done.code == 1
+    assert "exists already" in done.err
+    assert path.read_text() == "of somebody else"
+    assert len(list(elsewhere.glob("turnout-*.json"))) == 1
+
+
+def test_one_document_that_cannot_be_written_does_not_keep_another_from_it(
+    turnout: Terminal, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turnout import files
+    from turnout.errors import WriteError
+
+    write = files.write_atomic
+
+    def full(path: Path, data: bytes) -> None:
+        if path.suffix == ".json":
+            raise WriteError(f"No space left while writing {path}.")
+        write(path, data)
+
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    monkeypatch.setattr(files, "write_atomic", full)
+    page = tmp_path / "page.html"
+    done = turnout("perf", tiny, *QUICK, "-o", tmp_path / "report.json", "--html", page)
+    assert done.code == 1
+    assert page.is_file()
+    assert "tg3" in done.out
+
+
+def test_quiet_still_says_why_a_route_failed(turnout: Terminal, tiny: Path) -> None:
+    done = turnout("perf", tiny, *QUICK, "-q", "--ep", "rocm")
+    assert done.code == 1
+    assert "unavailable during the decision: " in done.out
+
+
+def test_what_is_prepared_may_be_said_by_one_route_alone(
+    turnout: Terminal, bundles: Bundles
+) -> None:
+    folder = bundles("two sessions")
+    routes = "config; name=merged config share=session"
+    done = turnout("perf", folder, *QUICK, "--json", "--route-set", routes, "--paranoid")
+    assert done.code == 0, done.err
+    assert [route["prepared"] is None for route in done.json["routes"]] == [True, False]
+    idle = turnout("perf", folder, *QUICK, "--route-set", "config; ep=cpu", "--paranoid")
+    assert (idle.code, "Nothing is prepared" in idle.err) == (2, True)
+
+
+def test_routes_and_prompts_come_from_standard_input_too(turnout: Terminal, tiny: Path) -> None:
+    done = turnout("perf", tiny, *QUICK, "--json", "--route-set", "@-", stdin="config\nep=cpu\n")
+    assert [route["name"] for route in done.json["routes"]] == ["config", "ep=cpu"]
+    done = turnout("perf", tiny, *QUICK, "--json", "--prompt-file", "-", stdin="the cat\n")
+    assert done.json["workloads"][0]["prompt"] == "the cat"
+
+
+def test_a_bundle_with_a_short_context_is_asked_what_fits(
+    turnout: Terminal, bundles: Bundles
+) -> None:
+    folder = bundles("pipeline", change=lambda config: config["model"].update(context_length=16))
+    done = turnout("perf", folder, "--iterations", "1", "--no-placement", "--json")
+    assert done.code == 0, done.err
+    (workload,) = done.json["workloads"]
+    assert (workload["name"], workload["prompt"]) == ("pp4+tg12", None)
+    assert {r["generated_tokens"] for r in done.json["routes"][0]["requests"]} == {12}

@@ -227,3 +227,15 @@ def test_a_process_that_is_gone_gives_no_samples(holding: Holding) -> None:
         pass
     assert sampler.samples == []
     assert sampler.peak == memory.Memory(None, None, None)
+
+
+def test_processes_that_the_system_ended_for_lack_of_memory_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "vmstat"
+    monkeypatch.setattr(memory, "_VMSTAT", path)
+    assert memory.oom_kills() is None
+    path.write_text("pgfault 12\noom_kill 7\nnuma_hit 3\n")
+    assert memory.oom_kills() == 7
+    path.write_text("pgfault 12\n")
+    assert memory.oom_kills() is None

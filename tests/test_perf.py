@@ -16,9 +16,9 @@ import perf_faults
 from session_fixtures import Bundles, reference
 from turnout.bundle import Bundle
 from turnout.compiling.options import CompileOptions
-from turnout.errors import UsageError
+from turnout.errors import ProcessError, UsageError
 from turnout.machine import Inventory
-from turnout.perf import report
+from turnout.perf import lane, report
 from turnout.perf.lane import Limits, Watcher
 from turnout.perf.measuring import Plan, measure
 from turnout.perf.report import Report, Request
@@ -282,7 +282,8 @@ def test_an_ep_that_nobody_knows_is_wrong_usage_before_anything_is_measured(
     ("fault", "kind", "during", "problem"),
     [
         (perf_faults.Crashing, "crashed", "timed request 2 of 3", "crashed (SIGSEGV)"),
-        (perf_faults.Starved, "out of memory", "timed request 2 of 3", "crashed (SIGKILL)"),
+        (perf_faults.Starved, "killed", "timed request 2 of 3", "crashed (SIGKILL)"),
+        (perf_faults.Exhausted, "out of memory", "timed request 2 of 3", "could not compute"),
         (perf_faults.Hanging, "hung", "timed request 2 of 3", "did not answer within 2 s"),
         (perf_faults.Refusing, "failed", "loading", "It does not load."),
     ],
@@ -311,6 +312,25 @@ def test_a_route_that_fails_is_a_row_with_its_reason_and_the_others_finish(
         assert routed.error.facts["found"].endswith("the native library says why")
     if kind == "hung":
         assert "--request-timeout" in routed.error.facts["fix"]
+
+
+@posix
+def test_a_process_that_the_system_ended_for_lack_of_memory_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane, "oom_kills", lambda: 4)
+    route = lane.Lane(TWO[1], Limits(), Watcher(), memory=False, start=0.0, kills_before=3)
+    route.fail(ProcessError("The child process for the route crashed (SIGKILL)."), "loading")
+    assert route.failure is not None
+    assert route.failure.kind == "out of memory"
+
+
+def test_where_nodes_run_is_not_asked_of_a_route_that_failed(bundle: Bundle) -> None:
+    serving = served_by(perf_faults.Refusing)
+    found = measure(bundle, TWO, plan(bundle, placement=True), serving=serving)
+    config, failed = found.routes
+    assert config.placed is not None
+    assert (failed.placed, failed.placed_note) == (None, "not measured")
 
 
 @posix

@@ -39,7 +39,7 @@ def test_it_shows_how_far_it_is_tokens_a_second_and_the_time_that_is_left(
     monkeypatch.setattr(perf_view.time, "monotonic", lambda: next(now))
     with perf_view.View(quiet=False, verbose=False) as view:
         assert view.tell_every_s is not None
-        view.begun(4)
+        view.begun(1, 4)
         view.loading("ep=cpu")
         view.said("ep=cpu", {"compiling": "context"})
         view.asking("ep=cpu", "warmup", "pp5+tg9")  # at 100
@@ -62,7 +62,7 @@ def test_nothing_is_shown_and_no_word_is_wanted_where_nobody_looks(
 ) -> None:
     with perf_view.View(quiet=True, verbose=False) as view:
         assert view.tell_every_s is None
-        view.begun(4)
+        view.begun(1, 4)
         view.loading("ep=cpu")
         view.said("ep=cpu", {"note": "worth knowing"})
         view.asking("ep=cpu", "timed", "pp5+tg9")
@@ -72,7 +72,7 @@ def test_nothing_is_shown_and_no_word_is_wanted_where_nobody_looks(
 
 def test_a_note_is_said_once_and_drives_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     with perf_view.View(quiet=False, verbose=False) as view:
-        view.begun(1)
+        view.begun(1, 1)
         for _ in range(2):
             view.said("ep=cpu", {"note": "a \x1b[31mcolour"})
     err = capfd.readouterr().err

@@ -96,3 +96,32 @@ def test_what_means_nothing_is_an_error(text: str, problem: str, found: str | No
         parse(text)
     if found is not None:
         assert caught.value.facts["found"] == found
+
+
+def test_a_comment_ends_with_its_line(tmp_path: Path) -> None:
+    text = "ep=cpu # base\nname=second ep=openvino # other; ep=qnn\nreproducible\n# all\nconfig"
+    names = [candidate.name for candidate in parse(text)]
+    assert names == ["ep=cpu", "second", "reproducible", "config"]
+
+
+def test_however_an_ep_is_named_a_route_has_one_name() -> None:
+    for spelled in ("CPU", "cpu", "CPUExecutionProvider"):
+        assert parse(f"ep={spelled}")[0].name == "ep=cpu"
+    (candidate,) = parse("stage context=OpenVINOExecutionProvider@npu")
+    assert candidate.name == "stage context=openvino@npu"
+    assert parse("ep=NobodyKnows")[0].name == "ep=NobodyKnows"
+    with pytest.raises(UsageError, match="Two routes have the name 'ep=cpu'"):
+        parse("ep=CPU; ep=cpu")
+
+
+def test_one_route_can_be_left_as_it_is_where_all_are_compiled() -> None:
+    base = CompileOptions(compile=True, require_compiled=True)
+    compiled, plain = parse("ep=openvino; ep=openvino no-compile", base)
+    assert compiled.name == "ep=openvino compile"
+    assert (plain.name, plain.preparing) == ("ep=openvino", CompileOptions())
+
+
+def test_text_that_no_document_can_hold_is_refused() -> None:
+    with pytest.raises(UsageError, match="no Unicode text") as caught:
+        parse("name=\udcff config")
+    assert caught.value.facts["found"] == "'\\udcff'"

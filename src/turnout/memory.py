@@ -22,6 +22,8 @@ _ROLLUP = "/proc/{pid}/smaps_rollup"
 # Counters that the kernel keeps anyway: reading them takes no lock of the process.
 _STATUS = "/proc/{pid}/status"
 _STATUS_LINE = re.compile(r"^(VmHWM|VmRSS|RssAnon):\s+(\d+) kB$", re.MULTILINE)
+_VMSTAT = Path("/proc/vmstat")
+_OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _ROLLUP_LINE = re.compile(r"^(Rss|Pss|Anonymous):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -176,6 +178,15 @@ def _descendants(pid: int) -> Memory:
         None,
         sum(private) if private or not found else None,
     )
+
+
+def oom_kills() -> int | None:
+    """How many processes Linux has ended for lack of memory; None where it does not tell."""
+    try:
+        found = _OOM_KILLS.search(_VMSTAT.read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+    return int(found[1]) if found else None
 
 
 def _from_psutil(pid: int | None) -> Memory:

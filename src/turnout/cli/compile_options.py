@@ -91,8 +91,11 @@ class PrepareOptions:
     target: TargetOption = None
     allow_native_code: NativeCodeOption = False
 
-    def options(self) -> CompileOptions:
-        """What is asked for. Raises `UsageError`, also for what would do nothing."""
+    def options(self, *, elsewhere: bool = False) -> CompileOptions:
+        """What is asked for. Raises `UsageError`, also for what would do nothing.
+
+        `elsewhere`: what to compile and to share is said somewhere else as well.
+        """
         return options_from(
             compile=self.compile,
             share=self.share,
@@ -102,6 +105,7 @@ class PrepareOptions:
             paranoid=self.paranoid,
             timeout=self.compile_timeout,
             target=self.target,
+            elsewhere=elsewhere,
         )
 
 
@@ -115,6 +119,7 @@ def options_from(
     paranoid: bool = False,
     timeout: float = TIMEOUT_S,
     target: Sequence[str] | None = None,
+    elsewhere: bool = False,
 ) -> CompileOptions:
     """What these options say. Raises `UsageError`, also for those that would do nothing."""
     from turnout.compiling.options import CompileOptions
@@ -142,7 +147,7 @@ def options_from(
         )
         if given
     ]
-    if idle and not options.prepares:
+    if idle and not options.prepares and not elsewhere:
         raise UsageError(
             "Nothing is prepared ahead of time that this could apply to.",
             found=", ".join(idle),

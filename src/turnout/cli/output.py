@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import re
@@ -48,8 +49,24 @@ def print_json(document: Any) -> None:
     What a path holds that is no UTF-8 is an escape, from which JSON readers make the same path.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    text = re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found.group()):04x}", text)
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(for_stdout(text) + "\n")
+
+
+def for_stdout(text: str) -> str:
+    """JSON text for stdout: with escapes for what is not UTF-8 there, or is no Unicode text."""
+    try:
+        is_utf8 = codecs.lookup(sys.stdout.encoding or "").name == "utf-8"
+    except LookupError:
+        is_utf8 = False
+    # Outside of strings there is nothing but ASCII.
+    return re.sub("[\ud800-\udfff]" if is_utf8 else "[^\0-\x7f]", _escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    """One character as JSON escapes it: in UTF-16, so that some are two."""
+    units = found.group().encode("utf-16-be", "surrogatepass")
+    pairs = zip(units[::2], units[1::2], strict=True)
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs)
 
 
 def some_path(text: str) -> Path:

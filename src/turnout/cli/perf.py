@@ -13,7 +13,7 @@ from turnout.cli import compile_options as preparing
 from turnout.cli import perf_options as options
 from turnout.cli import route_options as routes
 from turnout.cli import route_set_options as sets
-from turnout.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
+from turnout.cli.main import EXIT_FAILED
 from turnout.cli.output import DebugOption, QuietOption, VerboseOption
 from turnout.cli.taking import taking
 
@@ -53,25 +53,27 @@ def perf(
     there is, and exits with 130.
     """
     from turnout.bundle import Bundle
-    from turnout.cli.ending import ended_cleanly
+    from turnout.cli.ending import interrupted_once
     from turnout.cli.perf_view import View
+    from turnout.cli.sessions import note
     from turnout.perf.measuring import measure
 
     opened = Bundle.open(bundle)
     show.check(opened)
     candidates = several.candidates(asked, prepare)
-    plan = how.plan(
-        ask.asks(opened),
-        ignore_eos=ask.ignores_eos,
-        native_code=prepare.allow_native_code,
-    )
-    with ended_cleanly(), View(quiet=quiet, verbose=verbose) as view:
-        report = measure(opened, candidates, plan, watcher=view, command=("turnout", *sys.argv[1:]))
-    if report.interrupted and not report.requests_held:
-        raise typer.Exit(EXIT_INTERRUPTED)
-    _put(report, show, verbose=verbose, quiet=quiet)
+    asks = ask.asks(opened)
+    plan = how.plan(asks, ignore_eos=ask.ignores_eos(asks), native_code=prepare.allow_native_code)
+    with interrupted_once() as interruption:
+        with View(quiet=quiet, verbose=verbose) as view:
+            report = measure(
+                opened, candidates, plan, watcher=view, command=("turnout", *sys.argv[1:])
+            )
+        if report.interrupted and not report.requests_held:
+            note("Interrupted before the first request: there is nothing to report.", quiet=quiet)
+            raise typer.Exit(interruption.exit_code)
+        _put(report, show, verbose=verbose, quiet=quiet)
     if report.interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise typer.Exit(interruption.exit_code)
     if not report.complete:
         raise typer.Exit(EXIT_FAILED)
 
@@ -82,22 +84,19 @@ def _put(report: Report, show: options.ShowOptions, *, verbose: bool, quiet: boo
     from turnout.perf.report import encode
 
     try:
-        if show.output is not None:
-            reports.write(show.output, encode(report), quiet=quiet)
-        if show.html is not None:
-            from turnout.perf.page import render
-
-            page = render(report, show.sections(report)).encode("utf-8")
-            reports.write(show.html, page, quiet=quiet)
+        reports.write_all(
+            {show.output: lambda: encode(report), show.html: lambda: show.page(report)},
+            overwrite=show.overwrite,
+            quiet=quiet,
+        )
     finally:
-        reports.print_text(_shown(report, show, verbose=verbose, quiet=quiet))
+        if show.as_json:
+            reports.print_document(encode(report))
+        else:
+            reports.print_text(_shown(report, show, verbose=verbose, quiet=quiet))
 
 
 def _shown(report: Report, show: options.ShowOptions, *, verbose: bool, quiet: bool) -> str:
-    if show.as_json:
-        from turnout.perf.report import encode
-
-        return encode(report).decode("utf-8")
     if show.markdown:
         from turnout.perf.markdown import markdown
 
@@ -106,19 +105,19 @@ def _shown(report: Report, show: options.ShowOptions, *, verbose: bool, quiet: b
 
 
 def lines(report: Report, *, verbose: bool, quiet: bool) -> Iterator[str]:
-    """The results for a person; with `quiet`, the table alone."""
+    """The results for a person; with `quiet`, the table and what failed."""
     from turnout.cli.folding import printable
     from turnout.cli.tables import aligned
     from turnout.perf import tables
 
     rows = [tables.cells(replace(row, error=_briefly(row.error))) for row in tables.rows(report)]
     yield from aligned(tables.HEAD, [tuple(map(printable, row)) for row in rows])
-    if quiet:
-        return
     for route in report.routes:
         if route.error is not None:
             yield ""
             yield from _failed(route.name, route.error)
+    if quiet:
+        return
     found = list(_said(report, verbose=verbose))
     if found:
         yield ""

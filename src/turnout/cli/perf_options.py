@@ -24,7 +24,12 @@ class AskOptions:
 
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", metavar="TEXT", help="Ask this. Default: a prompt of Turnout's."),
+        typer.Option(
+            "--prompt",
+            metavar="TEXT",
+            help="Ask this. Default: a prompt of Turnout's, or made-up tokens where the "
+            "context is short.",
+        ),
     ] = None
     prompt_file: Annotated[
         Path | None, typer.Option("--prompt-file", metavar="FILE", help="Read the prompt from it.")
@@ -60,14 +65,22 @@ class AskOptions:
     def asks(self, bundle: Bundle) -> tuple[Ask, ...]:
         """What is asked. Raises `UsageError`."""
         from turnout.errors import UsageError
-        from turnout.perf.workloads import DEFAULT_NEW_TOKENS, DEFAULT_PROMPT, sweep, texts
+        from turnout.perf.workloads import (
+            DEFAULT_NEW_TOKENS,
+            DEFAULT_PROMPT,
+            by_default,
+            sweep,
+            texts,
+        )
 
-        lengths = _lengths("--max-new-tokens", self.max_new_tokens) or [DEFAULT_NEW_TOKENS]
+        lengths = _lengths("--max-new-tokens", self.max_new_tokens)
         counts = _lengths("--prompt-tokens", self.prompt_tokens)
         if not counts:
             text = self._text()
+            if text is None and not self.no_template:
+                return by_default(bundle.config, lengths)
             said = DEFAULT_PROMPT if text is None else text
-            return texts(said, lengths, raw=self.no_template)
+            return texts(said, lengths or [DEFAULT_NEW_TOKENS], raw=self.no_template)
         given = {
             "--prompt": self.prompt is not None,
             "--prompt-file": self.prompt_file is not None,
@@ -80,12 +93,11 @@ class AskOptions:
                 found=f"--prompt-tokens, and {', '.join(others)}",
                 fix="leave out one of them",
             )
-        return sweep(bundle.config, counts, lengths)
+        return sweep(bundle.config, counts, lengths or [DEFAULT_NEW_TOKENS])
 
-    @property
-    def ignores_eos(self) -> bool:
-        """Whether texts go on to their full length."""
-        return self.ignore_eos or self.prompt_tokens is not None
+    def ignores_eos(self, asks: tuple[Ask, ...]) -> bool:
+        """Whether texts go on to their full length: what made-up tokens say has no end."""
+        return self.ignore_eos or any(ask.prompt is None for ask in asks)
 
     def _text(self) -> str | None:
         from turnout.cli.text import prompt_text
@@ -182,7 +194,7 @@ class ShowOptions:
             raise UsageError(
                 "What was verified is shown on a page.", found="--verified", expected="--html"
             )
-        check_outputs((self.output, self.html), overwrite=self.overwrite)
+        check_outputs((self.output, self.html), overwrite=self.overwrite, bundle=bundle.path)
         if self.html is not None:
             from turnout.perf.page import require
 
@@ -192,6 +204,12 @@ class ShowOptions:
             from turnout.perf.environment import identity
 
             read_for(self.verified, identity(bundle).content_sha256)
+
+    def page(self, report: Report) -> bytes:
+        """The page."""
+        from turnout.perf.page import render
+
+        return render(report, self.sections(report)).encode("utf-8")
 
     def sections(self, report: Report) -> tuple[Section, ...]:
         """What was verified, for the page. Raises `UsageError` for that of another bundle."""
@@ -209,11 +227,17 @@ def _lengths(option: str, text: str | None) -> list[int]:
     if text is None:
         return []
     try:
-        return [int(part) for part in text.split(",")]
+        return [_length(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(
             "A list of lengths is malformed.",
             found=f"{option} {text!r}",
-            expected="whole numbers with commas between them",
+            expected="whole numbers above 0, with commas between them",
             fix=f"for example {option} 32,128",
         ) from None
+
+
+def _length(text: str) -> int:
+    if not text.strip().isdecimal() or not text.isascii() or not int(text):
+        raise ValueError(text)
+    return int(text)

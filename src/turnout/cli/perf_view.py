@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ class View(Watcher):
         self._doing = ""
         self._tokens: tuple[int, float] = (0, 0.0)
         self._first_asked: float | None = None
+        self._of_each = 0
+        self._answered: collections.Counter[str] = collections.Counter()
 
     def __enter__(self) -> View:
         return self
@@ -43,11 +46,12 @@ class View(Watcher):
         if self._progress is not None:
             self._progress.stop()
 
-    def begun(self, requests: int) -> None:
+    def begun(self, routes: int, requests: int) -> None:
         """Start the bar."""
+        self._of_each = requests
         if self._live:
             self._progress = _bar(self._console)
-            self._task = self._progress.add_task("", total=requests, rate="", left="")
+            self._task = self._progress.add_task("", total=routes * requests, rate="", left="")
             self._progress.start()
 
     def loading(self, route: str) -> None:
@@ -81,6 +85,7 @@ class View(Watcher):
 
     def answered(self, route: str, request: Request) -> None:
         """One more."""
+        self._answered[route] += 1
         rate = request.decode_tokens_per_second
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task)
@@ -96,6 +101,8 @@ class View(Watcher):
     def failed(self, route: str, failure: Failure) -> None:
         """Say so at once; the reason in full comes with the results."""
         if self._progress is not None and self._task is not None:
+            left = self._of_each - self._answered[route]
+            self._progress.update(self._task, total=(self._progress.tasks[0].total or 0) - left)
             self._say(f"{route}: {failure_words(failure)}")
 
     def placing(self, route: str) -> None:

@@ -5,60 +5,122 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnout.errors import OutputExistsError
 
 
-def check_outputs(paths: Iterable[Path | None], *, overwrite: bool) -> None:
+def check_outputs(paths: Iterable[Path | None], *, overwrite: bool, bundle: Path) -> None:
     """Raise for files that could not be written, before there is anything to write.
 
-    `UsageError` for one that is given twice, a folder, or one in a folder that is not there;
-    `OutputExistsError` for one that is there and not to be replaced; `WriteError` for a folder
-    that cannot be written.
+    `UsageError` for one that is given twice, is no regular file, is one of the bundle's own, or in
+    a folder that is not there; `OutputExistsError` for one that is there and not to be replaced;
+    `WriteError` for a folder that cannot be written.
     """
-    from turnout.errors import OutputExistsError, UsageError
-    from turnout.files import explain_os_error
+    from turnout.errors import UsageError
 
     seen: set[Path] = set()
     for path in paths:
         if path is None:
             continue
-        resolved = path.resolve()
-        if resolved in seen:
+        target = _target(path)
+        if target in seen:
             raise UsageError("One file is to hold two documents.", found=path, where=path)
-        seen.add(resolved)
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder.", expected="a file's name", where=path)
-        if path.exists() and not overwrite:
-            raise OutputExistsError(
-                f"{path} exists already.",
-                where=path,
-                fix="choose another name, or replace it with --overwrite",
-            )
-        if not path.parent.is_dir():
+        seen.add(target)
+        _check(path, target, overwrite=overwrite)
+        if target.exists() and target.is_relative_to(bundle.resolve()):
             raise UsageError(
-                f"The folder of {path} is not there.", where=path.parent, fix="make it first"
+                f"{path} is one of the bundle's own files, which are never changed.",
+                where=target,
+                fix="choose another name",
             )
+
+
+def _check(path: Path, target: Path, *, overwrite: bool) -> None:
+    from turnout.errors import UsageError
+    from turnout.files import explain_os_error, kind_of
+
+    if target.exists() and not target.is_file():
+        raise UsageError(
+            f"{path} is {kind_of(target)}.", expected="the name of a file", where=target
+        )
+    if target.exists() and not overwrite:
+        raise _exists(path)
+    if not target.parent.is_dir():
+        raise UsageError(
+            f"The folder of {path} is not there.", where=target.parent, fix="make it first"
+        )
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent)
+        os.close(handle)
+        Path(name).unlink()
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
+def _target(path: Path) -> Path:
+    """The file that is written: where a link leads to, and not the link."""
+    from turnout.errors import UsageError
+
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"{path} leads nowhere.", found=error, where=path) from error
+
+
+def _exists(path: Path) -> OutputExistsError:
+    from turnout.errors import OutputExistsError
+
+    return OutputExistsError(
+        f"{path} exists already.",
+        where=path,
+        fix="choose another name, or replace it with --overwrite",
+    )
+
+
+def write_all(
+    documents: Mapping[Path | None, Callable[[], bytes]], *, overwrite: bool, quiet: bool
+) -> None:
+    """Write each document that has a path; one that fails does not keep another from it.
+
+    Raises the first error, after all others were shown.
+    """
+    from turnout.cli.output import report_error
+    from turnout.errors import TurnoutError
+
+    failed: list[TurnoutError] = []
+    for path, made in documents.items():
+        if path is None:
+            continue
         try:
-            handle, name = tempfile.mkstemp(dir=path.parent)
-            os.close(handle)
-            Path(name).unlink()
-        except OSError as error:
-            raise explain_os_error(error, path) from error
+            write(path, made(), overwrite=overwrite, quiet=quiet)
+        except TurnoutError as error:
+            failed.append(error)
+    for other in failed[1:]:
+        report_error(other)
+    if failed:
+        raise failed[0]
 
 
-def write(path: Path, data: bytes, *, quiet: bool) -> None:
+def write(path: Path, data: bytes, *, overwrite: bool, quiet: bool) -> None:
     """Write a document, whole or not at all.
 
-    Where that fails after all, it is kept in the system's temporary folder, which the error says.
+    Where that fails after all, or another one is there by now, it is kept in the system's temporary
+    folder, which the error says.
     """
     from turnout.cli.sessions import note
-    from turnout.errors import WriteError
+    from turnout.errors import OutputExistsError, WriteError
     from turnout.files import write_atomic
 
     try:
-        write_atomic(path, data)
-    except WriteError as error:
+        target = _target(path)
+        if target.exists() and not overwrite:
+            raise _exists(path)
+        write_atomic(target, data)
+    except (WriteError, OutputExistsError) as error:
         kept = _kept(data, path.suffix)
         if kept is None:
             raise
@@ -69,18 +131,23 @@ def write(path: Path, data: bytes, *, quiet: bool) -> None:
 
 
 def _kept(data: bytes, suffix: str) -> Path | None:
+    name: str | None = None
     try:
         handle, name = tempfile.mkstemp(prefix="turnout-", suffix=suffix)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
     except OSError:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
         return None
     return Path(name)
 
 
 def print_document(data: bytes) -> None:
-    """A JSON document on stdout, as UTF-8."""
-    print_text(data.decode("utf-8"))
+    """A JSON document on stdout."""
+    from turnout.cli.output import for_stdout
+
+    print_text(for_stdout(data.decode("utf-8")))
 
 
 def print_text(text: str) -> None:

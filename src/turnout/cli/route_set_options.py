@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +20,8 @@ RouteSetOption = Annotated[
         "--route-set",
         metavar="TEXT|@FILE",
         help='Several routes, such as "config; ep=cpu; name=fast ep=openvino compile": the options '
-        "of one route a part, without their dashes. @FILE reads them from a file. Repeatable.",
+        "of one route a part, without their dashes. @FILE reads them from a file, @- from standard "
+        "input. Repeatable.",
     ),
 ]
 
@@ -37,12 +39,13 @@ class RouteSetOptions:
         """
         from turnout.cli.route_options import RouteOptions
         from turnout.errors import UsageError
-        from turnout.perf.routeset import Candidate, name_of, parse
+        from turnout.perf.routeset import Candidate, check_text, name_of, parse
 
-        preparing = prepare.options()
         if not self.route_set:
+            preparing = prepare.options()
             request = asked.request()
             name = name_of(request, preparing, asked.route)
+            check_text(name)
             return (Candidate(name, request, preparing, asked.route),)
         if asked != RouteOptions():
             raise UsageError(
@@ -50,10 +53,14 @@ class RouteSetOptions:
                 found=f"--route-set, and {name_of(asked.request(), saved=asked.route)}",
                 fix="say all of them in --route-set",
             )
-        return parse("\n".join(map(_text, self.route_set)), preparing)
+        found = parse("\n".join(map(_text, self.route_set)), prepare.options(elsewhere=True))
+        if not any(candidate.preparing.prepares for candidate in found):
+            prepare.options()  # raises for what would do nothing
+        return found
 
 
 def _text(given: str) -> str:
+    from turnout.cli.text import STDIN
     from turnout.errors import UsageError
     from turnout.perf.routeset import MAX_TEXT
 
@@ -61,8 +68,11 @@ def _text(given: str) -> str:
         return given
     path = Path(given[1:])
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_TEXT + 1)
+        if str(path) == STDIN:
+            data = sys.stdin.buffer.read(MAX_TEXT + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_TEXT + 1)
         text = data.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(

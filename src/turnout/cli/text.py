@@ -15,13 +15,17 @@ _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(co
 
 
 def prompt_text(argument: str | None, file: Path | None) -> str:
-    """The prompt: an argument, a file, or standard input (`-`, or none and it is piped).
+    """The prompt: an argument, a file (`-`: standard input), or standard input.
+
+    That is what an argument `-` means, or none where something is piped.
 
     The newline that ends a file or a pipe is no part of it. Raises `UsageError`.
     """
     if file is not None:
         if argument is not None:
             raise UsageError("The prompt is given twice.", found="PROMPT and --prompt-file")
+        if str(file) == STDIN:
+            return _decoded(sys.stdin.buffer.read(), "standard input")
         try:
             return _decoded(file.read_bytes(), str(file))
         except OSError as error:

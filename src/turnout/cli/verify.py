@@ -59,8 +59,8 @@ def verify(
     from turnout.cli.verify_view import View
     from turnout.verify.verifying import verify as compare
 
-    show.check()
     opened = Bundle.open(bundle)
+    show.check(opened)
     candidates = several.candidates(asked, prepare)
     plan = judge.plan(ask.asking(), native_code=prepare.allow_native_code)
     with ended_cleanly(), View(quiet=quiet, verbose=verbose) as view:
@@ -71,20 +71,23 @@ def verify(
 
 
 def _put(report: Report, show: options.ShowOptions, *, verbose: bool, quiet: bool) -> None:
-    """Print what was found, and write it."""
+    """Write what was found, and print it, whether or not it could be written."""
     from turnout.cli import reports
     from turnout.verify.report import encode
+    from turnout.verify.section import page
 
-    if show.as_json:
-        reports.print_document(encode(report))
-    else:
-        reports.print_text("\n".join(lines(report, verbose=verbose, quiet=quiet)) + "\n")
-    if show.output is not None:
-        reports.write(show.output, encode(report), quiet=quiet)
-    if show.html is not None:
-        from turnout.verify.section import page
-
-        reports.write(show.html, page(report).encode("utf-8"), quiet=quiet)
+    try:
+        reports.write_all(
+            {show.output: lambda: encode(report), show.html: lambda: page(report).encode("utf-8")},
+            overwrite=show.overwrite,
+            quiet=quiet,
+        )
+    finally:
+        if show.as_json:
+            reports.print_document(encode(report))
+        else:
+            found = lines(report, verbose=verbose, quiet=quiet)
+            reports.print_text("\n".join(found) + "\n")
 
 
 def lines(report: Report, *, verbose: bool, quiet: bool) -> Iterator[str]:

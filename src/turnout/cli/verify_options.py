@@ -228,11 +228,11 @@ class ShowOptions:
     ] = None
     as_json: JsonOption = False
 
-    def check(self) -> None:
+    def check(self, bundle: Bundle) -> None:
         """Raise `UsageError` for what cannot be, before anything is compared."""
         from turnout.cli.reports import check_outputs
 
-        check_outputs((self.output, self.html), overwrite=self.overwrite)
+        check_outputs((self.output, self.html), overwrite=self.overwrite, bundle=bundle.path)
         if self.html is not None:
             from turnout.perf.page import require
 

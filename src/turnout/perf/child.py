@@ -90,11 +90,12 @@ class Serving:
         if question["route"] is not None:
             route = Route.load(question["route"], bundle)
         baseline = measure() if question["memory"] else None
+        jobs = _Jobs(tell)
         session = Session(
             bundle,
             route,
             preparing=CompileOptions(**question["preparing"]),
-            progress=_Jobs(tell),
+            progress=jobs,
             say=lambda line: tell({"note": line}),
             allow_native_code=question["allow_native_code"],
         )
@@ -103,9 +104,12 @@ class Serving:
         # What was made until now is kept for long: no collection has to look at it again.
         gc.collect()
         gc.freeze()
+        prepared = session.prepared
         return {
             "load": load.to_json(),
-            "prepared": session.prepared.to_json() if session.prepared is not None else None,
+            "prepared": None
+            if prepared is None
+            else {**prepared.to_json(), "compiled_now": jobs.compiled},
             "baseline": baseline.to_json() if baseline is not None else None,
             "loaded": measure().to_json() if question["memory"] else None,
         }
@@ -179,6 +183,7 @@ class _Jobs:
 
     def __init__(self, tell: Heard) -> None:
         self._tell = tell
+        self.compiled: list[str] = []
 
     def started(self, name: str, expected_s: float | None) -> None:
         """A job begins."""
@@ -186,6 +191,8 @@ class _Jobs:
 
     def ended(self, name: str, outcome: str) -> None:
         """It ended."""
+        if outcome == "compiled":
+            self.compiled.append(name)
         self._tell({"compiled": name, "outcome": outcome})
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from turnout.errors import MachineError, ProcessError, ProcessTimeoutError, TurnoutError
-from turnout.memory import Memory, Sampler
+from turnout.memory import Memory, Sampler, oom_kills
 from turnout.perf import child
 from turnout.perf.report import Failure, Load, MemorySample, Request
 from turnout.processes import Child, worker
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from turnout.perf.workloads import Ask
     from turnout.routing import Route
 
-# What systems and libraries say where there is no memory left.
-_NO_MEMORY = ("(SIGKILL)", "bad_alloc", "Failed to allocate memory", "MemoryError", "out of memory")
+# What libraries say where there is no memory left.
+_NO_MEMORY = ("bad_alloc", "Failed to allocate memory", "MemoryError", "out of memory")
 CLOSING_S = 60.0
 
 
@@ -36,8 +36,8 @@ class Watcher:
 
     tell_every_s: float | None = None
 
-    def begun(self, requests: int) -> None:
-        """So many requests, of all routes together."""
+    def begun(self, routes: int, requests: int) -> None:
+        """So many routes, and so many requests of each."""
 
     def loading(self, route: str) -> None:
         """A route is being loaded."""
@@ -108,6 +108,7 @@ class Lane:
     loaded: Memory | None = None
     requests: list[Request] = field(default_factory=list)
     sampler: Sampler | None = None
+    kills_before: int | None = field(default_factory=oom_kills)
     placed: dict[str, Any] | None = None
     placed_note: str = "not measured"
     _child: Child | None = None
@@ -240,23 +241,35 @@ class Lane:
 
     def fail(self, error: TurnoutError, during: str) -> None:
         """Give the route up, and its process."""
-        self.failure = failure(error, during)
+        kills = oom_kills()
+        starved = kills is not None and self.kills_before is not None and kills > self.kills_before
+        self.failure = failure(error, during, starved=starved)
         self.watcher.failed(self.candidate.name, self.failure)
         if self._child is not None:
             self._child.end()
 
 
-def failure(error: TurnoutError, during: str) -> Failure:
-    """What the report says of an error that ended a route."""
-    return Failure(kind=_kind(error), during=during, problem=error.problem, facts=dict(error.facts))
+def failure(error: TurnoutError, during: str, *, starved: bool = False) -> Failure:
+    """What the report says of an error that ended a route.
+
+    `starved`: meanwhile, the system has ended a process for lack of memory.
+    """
+    return Failure(
+        kind=_kind(error, starved=starved),
+        during=during,
+        problem=error.problem,
+        facts=dict(error.facts),
+    )
 
 
-def _kind(error: TurnoutError) -> Any:
+def _kind(error: TurnoutError, *, starved: bool) -> Any:
     if isinstance(error, ProcessTimeoutError):
         return "hung"
-    words = "\n".join([error.problem, *error.facts.values()])
+    words = f"{error.problem}\n{error.facts.get('found', '')}"
     if any(sign in words for sign in _NO_MEMORY):
         return "out of memory"
     if isinstance(error, ProcessError):
+        if "(SIGKILL)" in error.problem:
+            return "out of memory" if starved else "killed"
         return "crashed"
     return "unavailable" if isinstance(error, MachineError) else "failed"

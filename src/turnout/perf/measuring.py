@@ -19,6 +19,7 @@ from turnout.perf.comparing import MARGIN
 from turnout.perf.environment import environment, identity
 from turnout.perf.lane import Asked, Lane, Limits, Turn, Watcher
 from turnout.perf.report import BundleReport, Environment, Report
+from turnout.perf.tables import NOT_PLACED
 
 if TYPE_CHECKING:
     from turnout.bundle import Bundle
@@ -50,7 +51,10 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        for name, value, least in (("iterations", self.iterations, 1), ("warmup", self.warmup, 0)):
+        for name, value, least in (
+            ("timed requests", self.iterations, 1),
+            ("warm-up requests", self.warmup, 0),
+        ):
             if value < least:
                 raise UsageError(
                     f"The number of {name} is out of range.",
@@ -173,7 +177,8 @@ def _decide(lane: Lane, bundle: Bundle, inventory: Inventory) -> None:
 
 def _go(run: Run, folder: Path, watcher: Watcher) -> None:
     """Load every route, ask them in turn, and see where their nodes run."""
-    watcher.begun(len(run.lanes) * run.plan.requests)
+    alive = [lane for lane in run.lanes if lane.is_alive]
+    watcher.begun(len(alive), run.plan.requests)
     with contextlib.ExitStack() as held:
         for lane in run.lanes:
             if lane.is_alive:
@@ -184,7 +189,7 @@ def _go(run: Run, folder: Path, watcher: Watcher) -> None:
             lane.end()
     if run.plan.placement:
         for lane in run.lanes:
-            if lane.load is not None:
+            if lane.is_alive:
                 watcher.placing(lane.candidate.name)
                 _place(run, lane)
 
@@ -212,4 +217,4 @@ def _place(run: Run, lane: Lane) -> None:
     try:
         lane.placed = placement.measure(run.bundle, lane.route, timeout=limit, how=how).to_json()
     except TurnoutError as error:
-        lane.placed_note = f"could not be measured: {error.problem}"
+        lane.placed_note = f"{NOT_PLACED}: {error.problem}"

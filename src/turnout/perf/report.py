@@ -143,7 +143,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: Annotated[int, _says("without the one that ended the text")]
     finish_reason: Annotated[
         Literal["eos", "length", "interrupted"],
-        _says("the end of the text, the length that was asked for, or Ctrl-C"),
+        _says(
+            "the end of the text; as many tokens as were asked for, or as the context leaves; or "
+            "Ctrl-C"
+        ),
     ]
     template_s: Annotated[float, _says("filling in the chat template")]
     tokenization_s: Annotated[float, _says("from text to token ids")]
@@ -208,8 +211,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a route could not be measured, or not to the end."""
 
     kind: Annotated[
-        Literal["unavailable", "failed", "crashed", "hung", "out of memory"],
-        _says("what became of it; `unavailable` is what this machine does not have"),
+        Literal["unavailable", "failed", "crashed", "hung", "out of memory", "killed"],
+        _says(
+            "what became of it; `unavailable` is what this machine does not have, `killed` that "
+            "somebody ended its process, which may have been the system for lack of memory"
+        ),
     ]
     during: Annotated[str, _says('such as "loading" or "request 3 of 10"')]
     problem: Annotated[str, _says("what is wrong")]
@@ -231,7 +237,12 @@ class RouteReport(msgspec.Struct, frozen=True, kw_only=True):
     ]
     placed_note: Annotated[str, _says("why `placed` is null")] = ""
     prepared: Annotated[
-        dict[str, Any] | None, _says("what was compiled and shared; null where nothing was asked")
+        dict[str, Any] | None,
+        _says(
+            "what was compiled and shared, as `generate --json` has it; `compiled_now` names what "
+            "was not stored yet, so that the load has its compiling in it; null where nothing was "
+            "asked to be prepared"
+        ),
     ]
     load: Annotated[Load | None, _says("null where it could not be loaded")]
     cold_start_s: Annotated[float | None, _says("the load and the first request")]
@@ -328,7 +339,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         _says("in the order in which they were named; the first is the base"),
     ]
     comparisons: Annotated[tuple[Comparison, ...], _says("of every other route with the first")]
-    complete: Annotated[bool, _says("false if it was interrupted, or a route failed")]
+    complete: Annotated[
+        bool, _says("whether it holds all requests: none of a route that failed is missing")
+    ]
     interrupted: Annotated[bool, _says("whether it was ended early, as by Ctrl-C")] = False
     requests_planned: Annotated[int, _says("of all routes, warm-up included")]
     requests_held: Annotated[int, _says("how many of them the report has")]

@@ -42,7 +42,7 @@ def report(run: Run) -> doc.Report:
         workloads=tuple(_workload(run, index) for index in range(len(plan.asks))),
         routes=routes,
         comparisons=compared(routes, plan.margin),
-        complete=held == planned and not run.interrupted,
+        complete=held == planned,
         interrupted=run.interrupted,
         requests_planned=planned,
         requests_held=held,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnout import catalog
 from turnout.compiling.options import CompileOptions
 from turnout.errors import UsageError
 from turnout.routing.request import CONFIG, SCOPES, RouteRequest, parse_option, parse_stage
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 MAX_ROUTES = 32
 MAX_TEXT = 1 << 20
 EXAMPLE = 'for example --route-set "config; ep=cpu; stage lm_head=openvino"'
-_FLAGS = ("config", "reproducible", "compile")
+_FLAGS = ("config", "reproducible", "compile", "no-compile")
 _VALUES = ("name", "ep", "device", "scope", "share", "route")
 _LISTS = ("stage", "provider-option", "session-option")
 
@@ -65,6 +66,7 @@ def parse(text: str, base: CompileOptions | None = None) -> tuple[Candidate, ...
     one name.
     """
     base = base or CompileOptions()
+    check_text(text)
     found = tuple(_candidate(part, base) for part in _parts(text))
     if not found:
         raise UsageError("The set of routes is empty.", expected="one or more routes", fix=EXAMPLE)
@@ -74,6 +76,16 @@ def parse(text: str, base: CompileOptions | None = None) -> tuple[Candidate, ...
         )
     check_names(found)
     return found
+
+
+def check_text(text: str) -> None:
+    """Raise `UsageError` for text that no document can hold."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "The routes are no Unicode text.", found=ascii(text[error.start : error.end])
+        ) from error
 
 
 def check_names(candidates: tuple[Candidate, ...]) -> None:
@@ -89,23 +101,26 @@ def check_names(candidates: tuple[Candidate, ...]) -> None:
 
 def _parts(text: str) -> Iterator[list[str]]:
     """The words of each route."""
-    lexer = shlex.shlex(text.replace("\n", " ;\n"), posix=True, punctuation_chars=";")
+    for line in text.splitlines():
+        words: list[str] = []
+        for word in (*_words(line), ";"):
+            if set(word) != {";"}:
+                words.append(word)
+            elif words:
+                yield words
+                words = []
+
+
+def _words(line: str) -> list[str]:
+    """Words and semicolons of a line, without its comment."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";")
     lexer.whitespace_split = True
     # What a shell takes for escapes stands in paths of Windows.
     lexer.escape = ""
-    words: list[str] = []
     try:
-        for word in lexer:
-            if set(word) == {";"}:
-                if words:
-                    yield words
-                words = []
-            else:
-                words.append(word)
+        return list(lexer)
     except ValueError as error:
         raise UsageError("The set of routes is malformed.", found=error, fix=EXAMPLE) from error
-    if words:
-        yield words
 
 
 def _candidate(words: list[str], base: CompileOptions) -> Candidate:
@@ -138,10 +153,11 @@ def name_of(
 ) -> str:
     """The name of a route that has none of its own: its words, in one spelling and order."""
     words = [f"route={saved.name}"] if saved is not None else []
-    words += [f"ep={request.ep}"] if request.ep is not None else []
+    words += [f"ep={catalog.alias_of(request.ep)}"] if request.ep is not None else []
     words += [f"device={request.device}"] if request.device != CONFIG else []
     for name, ep, device in request.stages:
-        words.append(f"stage {name}={ep}" + (f"@{device}" if device is not None else ""))
+        on = f"@{device}" if device is not None else ""
+        words.append(f"stage {name}={catalog.alias_of(ep)}{on}")
     words += [f"scope={request.scope}"] if request.scope != SCOPES[0] else []
     for kind, options in (
         ("provider-option", request.provider_options),
@@ -186,7 +202,11 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
 def _check_alone(said: dict[str, Any], words: list[str]) -> None:
     """ "config" and a saved route say all there is to say about a route."""
     routing = {"ep", "device", "scope", "reproducible", *_LISTS} & set(said)
-    for alone, others in (("config", routing | ({"route"} & set(said))), ("route", routing)):
+    for alone, others in (
+        ("config", routing | ({"route"} & set(said))),
+        ("route", routing),
+        ("no-compile", {"compile"} & set(said)),
+    ):
         if alone in said and others:
             raise UsageError(
                 f"A route says {alone}, and something else beside it.",
@@ -198,7 +218,8 @@ def _check_alone(said: dict[str, Any], words: list[str]) -> None:
 def _preparing(said: dict[str, Any], base: CompileOptions) -> CompileOptions:
     from dataclasses import replace
 
-    if "compile" in said or "share" in said:
-        share = said["share"].lower() if "share" in said else base.share
-        return replace(base, compile=base.compile or "compile" in said, share=share)
-    return base
+    if "no-compile" in said:
+        # What sharing it implies goes with it.
+        base = replace(base, compile=False, require_compiled=False)
+    share = said["share"].lower() if "share" in said else base.share
+    return replace(base, compile=base.compile or "compile" in said, share=share)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 HEAD = ("Route", "Took effect", "Test", "Tokens/s", "TTFT / TPOT", "Load", "Peak memory")
 TTFT = "TTFT"
 TPOT = "TPOT"
+# How the note begins that says why it is not known where nodes ran.
+NOT_PLACED = "could not be measured"
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,12 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def notes(report: Report) -> list[str]:
-    """What has to be known to read the table right: answers that ended before their length."""
-    found = []
+    """What has to be known to read the table right."""
+    return [*_short_answers(report), *_compiled(report), *_unplaced(report)]
+
+
+def _short_answers(report: Report) -> Iterator[str]:
+    """Answers that ended before their length."""
     for index, workload in enumerate(report.workloads):
         lengths = [
             request.generated_tokens
@@ -85,8 +91,24 @@ def notes(report: Report) -> list[str]:
             few, most = min(lengths), max(lengths)
             counted = f"{few}" if few == most else f"{few} to {most}"
             test = _tests(report.workloads, index)[1]
-            found.append(f"{test}: answers had {counted} tokens.")
-    return found
+            yield f"{test}: answers had {counted} token{'s' if most != 1 else ''}."
+
+
+def _compiled(report: Report) -> Iterator[str]:
+    """Loads that have compiling in them, which happens once."""
+    for route in report.routes:
+        compiled = (route.prepared or {}).get("compiled_now")
+        if compiled and route.load is not None:
+            took = wording.seconds(route.load.preparation_s)
+            names = ", ".join(map(str, compiled)) if isinstance(compiled, list) else ""
+            yield f"{route.name}: {took} of the load went into compiling {names}, which is stored."
+
+
+def _unplaced(report: Report) -> Iterator[str]:
+    """Where it could not be found out where nodes ran."""
+    for route in report.routes:
+        if route.placed is None and route.placed_note.startswith(NOT_PLACED):
+            yield f"{route.name}: where nodes ran {route.placed_note}"
 
 
 def _route(route: RouteReport, tests: Sequence[tuple[str, str]]) -> Iterator[Row]:

@@ -16,6 +16,8 @@ DEFAULT_PROMPT = (
     " other track, and what would go wrong if the points moved too late."
 )
 DEFAULT_NEW_TOKENS = 64
+# A bundle with a shorter context is asked made-up tokens by default: any text may be too long.
+_TEXT_CONTEXT = 512
 MAX_WORKLOADS = 256
 # Of every prompt of made-up tokens, so that two runs ask the same.
 _SEED = 20_240_817
@@ -47,6 +49,17 @@ def texts(text: str, lengths: Iterable[int], *, raw: bool = False) -> tuple[Ask,
     """One text, and every number of new tokens."""
     prompt.check_text(text)
     return _checked(Ask(text, length, raw) for length in lengths)
+
+
+def by_default(config: GenaiConfig, lengths: Iterable[int] = ()) -> tuple[Ask, ...]:
+    """What is asked where nothing is said about a prompt; no `lengths`: one that fits."""
+    lengths = tuple(lengths)
+    limits = prompt.limits(config)
+    if limits.tokens >= _TEXT_CONTEXT:
+        return texts(DEFAULT_PROMPT, lengths or (DEFAULT_NEW_TOKENS,))
+    count = max(limits.tokens // 4 // limits.window * limits.window, 1)
+    room = limits.tokens - limits.taken_by(count)
+    return sweep(config, [count], lengths or [max(min(DEFAULT_NEW_TOKENS, room), 1)])
 
 
 def sweep(
