@@ -12,6 +12,7 @@ from report_fixtures import (
     change,
     failed_route,
     make_bytes,
+    make_environment,
     make_report,
     make_request,
     make_requests,
@@ -408,10 +409,16 @@ def test_markdown_is_the_table_the_sentences_and_where_it_was_measured() -> None
     assert "10 timed requests of a route and workload, 1 for warm-up." in html
 
 
+def test_markdown_says_one_request_of_one() -> None:
+    report = make_report(rounds=1, environment=make_environment(usable_cores=1))
+    assert ", 1 core, " in markdown(report)
+    assert " 1 timed request of a route and workload, 1 for warm-up." in markdown(report)
+
+
 def test_markdown_of_an_incomplete_report_begins_with_that() -> None:
     text = markdown(make_report([failed_route()], complete=False, requests_planned=11))
     assert text.startswith(
-        "**Incomplete: 1 of 1 routes failed. The report holds 0 of 11 requests.**"
+        "**Incomplete: 1 of 1 route failed. The report holds 0 of 11 requests.**"
     )
     assert "QNNExecutionProvider is not installed here." in parsed(text)
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from turnout.errors import UsageError
 from turnout.perf.matching import Pairing
 from turnout.perf.report import Report, RouteReport, Workload
+from turnout.perf.wording import counted, first_few
 
 Kind = Literal["bundle", "prompt", "lengths"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -42,13 +43,16 @@ def kinds(words: Sequence[str]) -> frozenset[Kind]:
 
 
 def require_alike(differences: Sequence[Difference], allow: Collection[Kind]) -> None:
-    """Raise `UsageError` with every difference of a kind that is not in `allow`."""
+    """Raise `UsageError` for differences of kinds that are not in `allow`.
+
+    It names the first few of them, and every kind.
+    """
     refused = [item for item in differences if item.kind not in allow]
     if refused:
         named = [kind for kind in KINDS if any(item.kind == kind for item in refused)]
         raise UsageError(
             "The reports measured different things, so ratios between them would mislead.",
-            found="\n".join(f"{item.kind}: {item.what}" for item in refused),
+            found="\n".join(first_few([f"{item.kind}: {item.what}" for item in refused])),
             fix="measure both alike; or compare them all the same with --allow "
             + ",".join([*(kind for kind in KINDS if kind in allow), *named]),
         )
@@ -114,10 +118,11 @@ def notes(base: Report, other: Report) -> Iterator[str]:
     for name, report in (("A", base), ("B", other)):
         if not report.complete:
             held, planned = report.requests_held, report.requests_planned
-            yield f"{name} is not complete: it holds {held} of {planned} requests"
+            yield f"{name} is not complete: it holds {held} of {counted(planned, 'request')}"
         load, cores = report.environment.load_average, report.environment.usable_cores
         if load is not None and cores is not None and load > cores:
-            yield f"{name} began on a busy machine: a load average of {load:.1f} on {cores} cores"
+            where = counted(cores, "core")
+            yield f"{name} began on a busy machine: a load average of {load:.1f} on {where}"
 
 
 def _facts(base: Report, other: Report) -> Iterator[tuple[str, object, object]]:
@@ -161,9 +166,9 @@ def route_notes(
             continue
         few, many = sorted(float(length or 0) for length in lengths)
         if many > few * (1 + _LENGTHS_APART):
-            shown = [f"{length:g}" for length in lengths]
+            shown = counted(lengths[0] or 0, "token")
             yield (
-                f"{mine.name}, {name}: answers have {shown[0]} tokens in A, {shown[1]} in B "
+                f"{mine.name}, {name}: answers have {shown} in A, {lengths[1]:g} in B "
                 "(medians), which request_s follows"
             )
 

@@ -89,10 +89,10 @@ def _where(report: Report) -> str:
         escaped(f"{name} {version}")
         for name, version in {"turnout": where.turnout, **where.runtimes, **where.plugins}.items()
     )
-    cores = "" if where.usable_cores is None else f", {where.usable_cores} cores"
+    cores = "" if where.usable_cores is None else f", {wording.counted(where.usable_cores, 'core')}"
     return (
         f"Bundle {code(bundle.name)} ({escaped(bundle.content_sha256[:12])})"
         f" on {escaped(where.cpu)}{cores}, {escaped(where.os)}; {versions}."
-        f" {settings.iterations} timed requests of a route and workload, {settings.warmup} for"
-        f" warm-up. {escaped(report.created)}"
+        f" {wording.counted(settings.iterations, 'timed request')} of a route and workload,"
+        f" {settings.warmup} for warm-up. {escaped(report.created)}"
     )

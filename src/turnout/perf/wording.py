@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from turnout.perf.report import Comparison, Failure, Report
 
 MISSING = "-"
+MOST_NAMED = 8
 # Controls but tab and newline, halves of surrogate pairs, and marks that reorder what follows.
 _UNSHOWN = (
     *(code for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"),
@@ -118,13 +119,25 @@ def failure(error: Failure) -> str:
     return f"{error.kind} during {error.during}: {error.problem}"
 
 
+def counted(count: float, what: str) -> str:
+    """`1 request`, `7 requests`, of what has an s in the plural."""
+    shown = count if isinstance(count, int) else f"{count:g}"
+    return f"{shown} {what}" if count == 1 else f"{shown} {what}s"
+
+
+def first_few(texts: Sequence[str]) -> list[str]:
+    """The first few of many, and how many more there are."""
+    more = len(texts) - MOST_NAMED
+    return [*texts[:MOST_NAMED], f"{more:,} more"] if more > 0 else list(texts)
+
+
 def state(report: Report) -> str:
     """What a report lacks, as a sentence; "" for a complete one."""
     if report.complete:
         return ""
-    held = f"{report.requests_held} of {report.requests_planned} requests"
+    held = f"{report.requests_held} of {counted(report.requests_planned, 'request')}"
     failed = sum(route.error is not None for route in report.routes)
-    why = [f"{failed} of {len(report.routes)} routes failed"] if failed else []
+    why = [f"{failed} of {counted(len(report.routes), 'route')} failed"] if failed else []
     if report.interrupted or not failed:
         why.append("it was interrupted")
     return f"Incomplete: {' and '.join(why)}. The report holds {held}."
