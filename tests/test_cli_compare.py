@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from report_fixtures import (
     change,
@@ -153,6 +154,29 @@ def test_one_gate_of_several_is_enough(comparing: Comparing) -> None:
     assert comparing(*reports, *gates[:2]).code == 0
 
 
+@pytest.mark.parametrize("form", ["--json", "--markdown", "-q"])
+def test_a_gate_fails_where_a_route_has_vanished(comparing: Comparing, form: str) -> None:
+    both, one = exact({"config": 1.0, "ep=cpu": 1.0}), exact({"config": 1.0})
+    done = comparing(both, one, "--fail-if", GATE, form)
+    assert done.code == 1
+    assert re.search(r'could not be judged|"holds": null', done.out)
+    assert comparing(one, both, "--fail-if", GATE, form).code == 0
+    assert comparing(both, one, "--fail-if", "config: " + GATE, form).code == 0
+
+
+def test_a_gate_fails_where_a_workload_has_vanished(comparing: Comparing) -> None:
+    one, two = (
+        make_report({"config": 1.0}, workloads=[make_workload(size) for size in sizes])
+        for sizes in ((32,), (32, 128))
+    )
+    done = comparing(two, one, "--fail-if", GATE, "--allow", "lengths", "-q")
+    assert done.code == 1
+    assert "\nonly A has the workload pp128+tg16\n" in done.out
+    new = comparing(one, two, "--fail-if", GATE, "--allow", "lengths", "-q")
+    assert new.code == 0
+    assert "\nonly B has the workload pp128+tg16\n" in new.out
+
+
 def test_a_gates_figure_is_shown(comparing: Comparing) -> None:
     done = comparing(make_report(), make_report(), "--fail-if", "token_s > 2")
     assert "\n  token_s " in done.out
@@ -205,6 +229,7 @@ def test_json_is_one_document_with_everything(comparing: Comparing, tmp_path: Pa
         "changed_answers": [],
         "failed": [],
         "alone": ["only A has the route two"],
+        "unmeasured": [],
         "notes": ["iterations: A 10, B 12"],
     }
     assert row == {
@@ -242,6 +267,32 @@ def test_markdown_is_a_table_for_a_pull_request(comparing: Comparing) -> None:
     assert any(line.startswith("Intervals are unpaired.") for line in lines)
 
 
+def words_of(markdown: str) -> tuple[list[str], list[str]]:
+    """Texts and code spans, as a peer reads them."""
+    tokens = [
+        child
+        for token in MarkdownIt("commonmark").enable("table").parse(markdown)
+        for child in token.children or ()
+    ]
+    texts, codes = (
+        [token.content for token in tokens if token.type == kind]
+        for kind in ("text", "code_inline")
+    )
+    return texts, codes
+
+
+def test_markdown_of_routes_with_a_device_calls_nobody(comparing: Comparing) -> None:
+    name = "stage lm_head=cpu@cpu"
+    base = make_report([make_route("config"), make_route(name), failed_route("x@y")])
+    other = make_report([make_route("config"), make_route("x@y"), make_route("b@c")])
+    out = comparing(base, other, "--markdown", "--fail-if", f"{name}: tpot_s > 1.1").out
+    assert "\\u" not in out
+    texts, codes = words_of(out)
+    assert {name, "b@c", "x@y"} <= set(codes)
+    assert not [text for text in texts if re.search(r"@\w", text)]
+    assert f"gate {name}: tpot_s > 1.1: could not" in "".join(texts).replace("\u200b", "")
+
+
 NASTY = "a|b `c` <img src=x> @somebody \x1b[31m\n# x"
 
 
@@ -259,6 +310,10 @@ def test_names_of_a_report_are_no_markup_and_drive_no_terminal(comparing: Compar
         out = comparing(base, other, form).out
         assert "\x1b" not in out
         assert "\n# x" not in out
+    texts, codes = words_of(out)
+    assert any("@somebody" in code for code in codes)
+    assert not [text for text in texts if re.search(r"@\w", text)]
+    assert any("@\u200bsomebody" in text for text in texts)
     row = out.splitlines()[4]
     assert row.replace("\\|", "").count("|") == 9
     assert "<img" not in out.replace("\\<", "").partition("<details>")[2].replace("</details>", "")
@@ -339,22 +394,39 @@ def test_what_is_no_report_is_refused_naming_the_file(
         assert says in done.err
 
 
+LACKING = "config, pp32+tg16: {} has no request_s"
+
+
 @pytest.mark.parametrize(
-    "edit",
+    ("edit", "of_both"),
     [
-        {"request_s": 0.0, "tpot_s": -1.0},
-        {"request_s": 1e308, "tpot_s": 1e-308},
-        {"workload": 7},
-        {"workload": -1},
-        {"round": 0},
+        ({"request_s": 0.0, "tpot_s": -1.0}, "there is no request_s"),
+        ({"request_s": 1e308, "tpot_s": 1e-308}, "there is no request_s"),
+        ({"workload": 7}, "config, pp32+tg16: measured in neither report"),
+        ({"workload": -1}, "config, pp32+tg16: measured in neither report"),
     ],
 )
-def test_a_report_that_somebody_made_up_is_compared_or_refused(
-    comparing: Comparing, edit: dict[str, Any]
+def test_of_a_report_that_somebody_made_up_a_figure_that_cannot_be_is_none(
+    comparing: Comparing, edit: dict[str, Any], of_both: str
 ) -> None:
+    good = make_report({"config": 1.0})
     requests = tuple(change(request, **edit) for request in make_requests())
     made_up = make_report([change(make_route("config"), requests=requests)], comparisons=())
-    for reports in ((made_up, make_report()), (make_report(), made_up), (made_up, made_up)):
+    for reports, because in (
+        ((made_up, good), LACKING.format("A")),
+        ((good, made_up), LACKING.format("B")),
+        ((made_up, made_up), of_both),
+    ):
         done = comparing(*reports, "--fail-if", "request_s > 2")
-        assert done.code in (0, 1)
-        assert "defect" not in done.err
+        assert (done.code, done.err) == (1, "")
+        assert "could not be judged: this comparison fails\n  " + because in done.out
+
+
+def test_requests_that_are_all_said_to_be_of_one_round_are_compared_all_the_same(
+    comparing: Comparing,
+) -> None:
+    requests = tuple(change(request, round=0) for request in make_requests(noise=0.0))
+    made_up = make_report([change(make_route("config"), requests=requests)], comparisons=())
+    done = comparing(made_up, exact({"config": 0.4}), "--fail-if", "request_s > 2")
+    assert done.code == 1
+    assert "holds: this comparison fails\n  config, pp32+tg16: 2.493 (2.493 to 2.493)" in done.out

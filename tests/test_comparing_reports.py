@@ -21,6 +21,7 @@ from turnout.perf.comparing import Ratio
 from turnout.perf.comparing_reports import (
     DEFAULT_FIGURES,
     FIGURES,
+    Alone,
     ReportComparison,
     Row,
     Sample,
@@ -115,7 +116,8 @@ def test_routes_are_matched_by_name_and_those_without_a_partner_are_listed() -> 
     other = make_report({"ep=qnn": 1.0, "config": 1.0})
     found = compare(base, other)
     assert {item.route for item in found.rows} == {"config"}
-    assert found.alone == ("only A has the route ep=cpu", "only B has the route ep=qnn")
+    assert found.alone == (Alone("A", "route", "ep=cpu"), Alone("B", "route", "ep=qnn"))
+    assert found.routes == (("config", "config"),)
 
 
 def test_two_lone_routes_of_other_names_are_matched_with_a_note() -> None:
@@ -130,9 +132,32 @@ def test_two_lone_routes_of_other_names_are_matched_with_a_note() -> None:
 
 def test_reports_without_a_route_in_common_are_refused() -> None:
     error = refused(make_report({"one": 1.0, "two": 1.0}), make_report({"three": 1.0}))
-    assert error.facts["found"] == (
-        "A: routes one, two; workloads pp32+tg16\nB: routes three; workloads pp32+tg16"
+    assert error.facts["found"] == "A: routes one, two\nB: routes three"
+    assert "give a route one name in both" in error.facts["fix"]
+
+
+def test_reports_without_a_workload_in_common_are_refused_for_that() -> None:
+    base = make_report(workloads=[make_workload(32), make_workload(64)])
+    other = make_report(workloads=[make_workload(128)])
+    error = refused(base, other, allow={"lengths"})
+    assert error.problem == "The reports have no workload in common that could be compared."
+    assert error.facts["found"] == "A: workloads pp32+tg16, pp64+tg16\nB: workloads pp128+tg16"
+    assert "route" not in error.facts["fix"]
+    neither = refused(base, make_report({"one": 1.0}, workloads=other.workloads), allow={"lengths"})
+    assert neither.problem.startswith("The reports have no route and no workload in common")
+
+
+def test_of_very_many_only_the_first_few_are_named() -> None:
+    one, two = (
+        make_report([make_route(f"{name}{index}", ()) for index in range(3000)]) for name in "ab"
     )
+    first = ", ".join(f"a{index}" for index in range(8))
+    assert refused(one, two).facts["found"].startswith(f"A: routes {first}, 2,992 more\nB: ")
+    long_, short = (
+        make_report({"config": 1.0}, workloads=[make_workload(32, n) for n in range(1, count)])
+        for count in (41, 2)
+    )
+    assert differences(long_, short)[7:] == ["lengths: only A has pp32+tg9", "31 more"]
 
 
 def test_a_route_that_failed_is_listed_with_its_reason() -> None:
@@ -164,6 +189,10 @@ def test_workloads_that_only_one_has_are_refused_or_left_out() -> None:
     ]
     found = compare(base, other, allow={"lengths"})
     assert {item.workload for item in found.rows} == {"pp32+tg16"}
+    assert found.alone == (
+        Alone("A", "workload", "pp128+tg16"),
+        Alone("B", "workload", "pp512+tg16"),
+    )
     assert found.notes == (
         "allowed: lengths: only A has pp128+tg16",
         "allowed: lengths: only B has pp512+tg16",
@@ -340,6 +369,22 @@ def test_a_machine_that_was_busy_before_is_told() -> None:
     assert compare(make_report(seed=1), busy).notes == (
         "B began on a busy machine: a load average of 5.2 on 2 cores",
     )
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    base = make_report({"config": 1.0})
+    one = [change(request, decode_s=(), generated_tokens=1) for request in make_requests()]
+    lone = make_report(
+        [make_route("config", one)],
+        environment=make_environment(usable_cores=1, load_average=2.0),
+        complete=False,
+        requests_planned=1,
+        requests_held=0,
+    )
+    notes = compare(lone, base).notes
+    assert "A is not complete: it holds 0 of 1 request" in notes
+    assert "A began on a busy machine: a load average of 2.0 on 1 core" in notes
+    assert any("answers have 1 token in A, 16 in B (medians)" in note for note in notes)
 
 
 def test_answers_of_other_lengths_are_a_note() -> None:

@@ -149,11 +149,13 @@ def _print(
     from turnout.cli.reports import print_text
 
     if markdown:
+        # It has no controls any more, and a mark that is not seen, which keeps from calling users.
         found = list(reading.markdown(reports, comparison, judgements))
     else:
         found = [] if quiet else [*reading.headings(reports), ""]
         found += reading.lines(comparison, judgements, verbose=verbose, quiet=quiet)
-    print_text("".join(printable(line) + "\n" for line in found))
+        found = [printable(line) for line in found]
+    print_text("".join(line + "\n" for line in found))
 
 
 def document(

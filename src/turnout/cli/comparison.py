@@ -36,7 +36,8 @@ def lines(
         [
             *_changed(comparison, verbose=verbose),
             *_failures(comparison),
-            *comparison.alone,
+            *map(str, comparison.alone),
+            *_unmeasured(comparison),
         ]
     )
     parts.append([line for judgement in judgements for line in _judged_lines(judgement)])
@@ -124,7 +125,10 @@ def markdown(
     yield ""
     for item in comparison.changed:
         yield f"- **The answers changed**: {code(item.route)}, {code(item.workload)}"
-    yield from (f"- {escaped(line)}" for line in (*_failures(comparison), *comparison.alone))
+    yield from (f"- {escaped(line)}" for line in _failures(comparison))
+    for alone in comparison.alone:
+        yield f"- only {alone.report} has the {alone.kind} {code(alone.name)}"
+    yield from (f"- {escaped(line)}" for line in _unmeasured(comparison))
     for judgement in judgements:
         yield f"- {escaped(judged(judgement))}"
         yield from (f"  - {escaped(line)}" for line in judgement.because)
@@ -136,3 +140,9 @@ def markdown(
 def _failures(comparison: ReportComparison) -> Iterator[str]:
     """Routes with an error, and why."""
     return (error for _, error in comparison.failed)
+
+
+def _unmeasured(comparison: ReportComparison) -> Iterator[str]:
+    """Routes and workloads of which there is nothing to compare, although both have them."""
+    for route, workload in comparison.unmeasured:
+        yield f"{route}, {workload}: measured in neither report"

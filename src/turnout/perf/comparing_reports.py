@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from turnout.errors import UsageError
 from turnout.perf import likeness, matching
 from turnout.perf.comparing import MARGIN, Ratio, unpaired, value_of
 from turnout.perf.likeness import Difference, Kind
-from turnout.perf.report import Aggregate, Report, Request, RouteReport, Verdict
-from turnout.perf.wording import failure
+from turnout.perf.matching import Pairing
+from turnout.perf.report import Aggregate, Report, Request, RouteReport, Verdict, Workload
+from turnout.perf.wording import failure, first_few
 
 FIGURES = Aggregate.__struct_fields__
 DEFAULT_FIGURES = (
@@ -61,13 +62,32 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class ReportComparison:
-    """B against A. `alone` is what only one of them has, `failed` which routes have an error."""
+class Alone:
+    """A route or a workload that only `report` has, by its name."""
 
+    report: Literal["A", "B"]
+    kind: Literal["route", "workload"]
+    name: str
+
+    def __str__(self) -> str:
+        return f"only {self.report} has the {self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class ReportComparison:
+    """B against A.
+
+    `routes` are those compared: names in A and in B. `alone` is what only one of them has,
+    `failed` which routes have an error, `unmeasured` of which route and workload neither of them
+    has a timed request, although nothing failed.
+    """
+
+    routes: tuple[tuple[str, str], ...]
     rows: tuple[Row, ...]
     changed: tuple[Changed, ...]
     failed: tuple[tuple[str, str], ...]
-    alone: tuple[str, ...]
+    alone: tuple[Alone, ...]
+    unmeasured: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     margin: float
 
@@ -81,7 +101,10 @@ class ReportComparison:
                 {"route": item.route, "workload": item.workload} for item in self.changed
             ],
             "failed": [{"route": route, "error": error} for route, error in self.failed],
-            "alone": list(self.alone),
+            "alone": [str(item) for item in self.alone],
+            "unmeasured": [
+                {"route": route, "workload": workload} for route, workload in self.unmeasured
+            ],
             "notes": list(self.notes),
         }
 
@@ -105,32 +128,49 @@ def compare(
     likeness.require_alike(found, allow)
     routes = matching.routes(base, other)
     if not workloads.pairs or not routes.pairs:
-        raise _nothing_in_common(base, other)
+        raise _nothing_in_common(base, other, routes, workloads)
     places = [(base.workloads[one].name, one, two) for one, two in workloads.pairs]
     pairs = [(base.routes[one], other.routes[two]) for one, two in routes.pairs]
     return ReportComparison(
+        routes=tuple((mine.name, theirs.name) for mine, theirs in pairs),
         rows=tuple(row for pair in pairs for row in _rows(*pair, places, figures, margin)),
         changed=tuple(item for pair in pairs for item in _changed(*pair, places)),
         failed=tuple(item for pair in pairs for item in _failed(*pair)),
         alone=(
-            *(f"only A has the route {base.routes[index].name}" for index in routes.only_first),
-            *(f"only B has the route {other.routes[index].name}" for index in routes.only_second),
+            *(Alone("A", "route", base.routes[index].name) for index in routes.only_first),
+            *(Alone("B", "route", other.routes[index].name) for index in routes.only_second),
+            *(Alone("A", "workload", base.workloads[i].name) for i in workloads.only_first),
+            *(Alone("B", "workload", other.workloads[i].name) for i in workloads.only_second),
         ),
+        unmeasured=tuple(item for pair in pairs for item in _unmeasured(*pair, places)),
         notes=tuple(_notes(base, other, found, pairs, places)),
         margin=margin,
     )
 
 
-def _nothing_in_common(base: Report, other: Report) -> UsageError:
+def _nothing_in_common(
+    base: Report, other: Report, routes: Pairing, workloads: Pairing
+) -> UsageError:
+    lacking, fixes = [], []
+    if not routes.pairs:
+        lacking.append("route")
+        fixes.append('give a route one name in both, as in --route-set "name=fast ep=openvino"')
+    if not workloads.pairs:
+        lacking.append("workload")
+        fixes.append("measure both with a prompt of one length, and as many new tokens")
     return UsageError(
-        "The reports have nothing in common that could be compared.",
+        f"The reports have no {' and no '.join(lacking)} in common that could be compared.",
         found="\n".join(
-            f"{name}: routes {', '.join(route.name for route in report.routes) or 'none'}; "
-            f"workloads {', '.join(workload.name for workload in report.workloads) or 'none'}"
+            f"{name}: " + "; ".join(_named(report, kind) for kind in lacking)
             for name, report in (("A", base), ("B", other))
         ),
-        fix='give a route one name in both, as in --route-set "name=fast ep=openvino"',
+        fix="; ".join(fixes),
     )
+
+
+def _named(report: Report, kind: str) -> str:
+    items: Sequence[RouteReport | Workload] = report.routes if kind == "route" else report.workloads
+    return f"{kind}s " + (", ".join(first_few([item.name for item in items])) or "none")
 
 
 def _notes(
@@ -206,6 +246,15 @@ def _failed(mine: RouteReport, theirs: RouteReport) -> Iterator[tuple[str, str]]
     for name, route in (("A", mine), ("B", theirs)):
         if route.error is not None:
             yield mine.name, f"{route.name} failed in {name}: {failure(route.error)}"
+
+
+def _unmeasured(
+    mine: RouteReport, theirs: RouteReport, places: Sequence[tuple[str, int, int]]
+) -> Iterator[tuple[str, str]]:
+    if mine.error is None and theirs.error is None:
+        for name, one, two in places:
+            if not _timed(mine, one) and not _timed(theirs, two):
+                yield mine.name, name
 
 
 def _row_document(row: Row) -> dict[str, Any]:

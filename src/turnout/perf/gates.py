@@ -14,6 +14,8 @@ from turnout.perf.statistics import MIN_VALUES
 
 EXAMPLE = 'for example --fail-if "decode_tokens_per_second < 0.95"'
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+# A decimal number as people write it; Python would also take 1_0 for 10.
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # The last colon is the one that ends a route's name, which may have others.
 _GATE = re.compile(r"(?:(?P<route>.+):)?(?P<figure>[^:<>=]*)(?P<operator>[<>=!]+)(?P<limit>.*)")
 
@@ -22,7 +24,8 @@ _GATE = re.compile(r"(?:(?P<route>.+):)?(?P<figure>[^:<>=]*)(?P<operator>[<>=!]+
 class Gate:
     """Fails a comparison where the whole interval of a figure's ratio, B to A, is on that side.
 
-    `route` None stands for every route.
+    `route` None stands for every route of the first report. One that only the second has is new:
+    there is nothing that it could have become slower than.
     """
 
     text: str
@@ -61,10 +64,8 @@ def parse(text: str) -> Gate:
         raise _malformed(text, ", ".join(FIGURES), f"{figure!r} is no figure")
     if found["operator"] not in OPERATORS:
         raise _malformed(text, ", ".join(OPERATORS), f"{found['operator']!r} is no comparison")
-    try:
-        limit = float(found["limit"])
-    except ValueError:
-        limit = math.nan
+    number = _NUMBER.fullmatch(found["limit"].strip())
+    limit = math.nan if number is None else float(number[0])
     if not 0 < limit < math.inf:
         expected = "a ratio to the first report: 0.95 for 5% less"
         raise _malformed(text, expected, f"{found['limit'].strip()!r} is no ratio")
@@ -89,6 +90,8 @@ def judge(gate: Gate, comparison: ReportComparison) -> Judgement:
         for row in comparison.rows
         if row.figure == gate.figure and gate.route in (None, row.route)
     ]
+    if _names_no_pair(gate, comparison):
+        rows = []  # Of a route of that name in A, and another one in B.
     held = [f"{_place(row)}: {_ratio(row)}" for row in rows if gate.holds(row)]
     if held:
         return Judgement(gate, True, tuple(held))
@@ -98,6 +101,8 @@ def judge(gate: Gate, comparison: ReportComparison) -> Judgement:
 
 def _unjudged(gate: Gate, comparison: ReportComparison, rows: Sequence[Row]) -> Iterator[str]:
     """Why the gate could not be judged, wherever it could not."""
+    missing = list(_missing(gate, comparison))
+    yield from missing
     for route, error in comparison.failed:
         if gate.route in (None, route):
             yield error
@@ -110,9 +115,25 @@ def _unjudged(gate: Gate, comparison: ReportComparison, rows: Sequence[Row]) -> 
                 f"{_place(row)}: {row.base.count} and {row.other.count} values, "
                 f"of which an interval needs {MIN_VALUES} each"
             )
-    if not rows:
-        of_route = "" if gate.route is None else f" of a route {gate.route!r} in both reports"
-        yield f"there is no {gate.figure}{of_route}"
+    if not rows and not missing:
+        yield f"there is no {gate.figure}"
+
+
+def _missing(gate: Gate, comparison: ReportComparison) -> Iterator[str]:
+    """What is to be judged and was not measured in B, or in neither."""
+    if _names_no_pair(gate, comparison):
+        yield f"there is no route {gate.route!r} in both reports"
+    for item in comparison.alone:
+        concerns = item.kind == "workload" or gate.route in (None, item.name)
+        if item.report == "A" and concerns:
+            yield str(item)
+    for route, workload in comparison.unmeasured:
+        if gate.route in (None, route):
+            yield f"{route}, {workload}: measured in neither report"
+
+
+def _names_no_pair(gate: Gate, comparison: ReportComparison) -> bool:
+    return gate.route is not None and (gate.route, gate.route) not in comparison.routes
 
 
 def _place(row: Row) -> str:
