@@ -21,6 +21,7 @@ from page_fixtures import ANSWER, HOSTILE, PLACED, usual, with_text
 from report_fixtures import (
     change,
     make_report,
+    make_request,
     make_requests,
     make_route,
     make_workload,
@@ -364,6 +365,12 @@ def test_load_and_memory_are_in_tables_too(page: Element) -> None:
     ]
 
 
+def test_the_table_of_memory_says_that_pss_depends_on_the_other_routes(page: Element) -> None:
+    said = page.one("section", id="memory").words
+    assert "Processes of the other routes are users, too" in said
+    assert "Compare routes by private memory and RSS." in said
+
+
 def test_every_figure_has_its_statistics(page: Element) -> None:
     section = page.one("section", id="statistics")
     comparisons, figures = section.all("table")
@@ -421,6 +428,22 @@ def test_routes_have_a_colour_of_their_own_and_the_same_in_every_chart(page: Ele
         for trace in chart["data"]:
             colours.setdefault(trace["name"], set()).add(trace["line"]["color"])
     assert list(colours.values()) == [{"@c0"}, {"@c1"}, {"@c2"}, {"@c3"}]
+
+
+def test_an_axis_that_is_logarithmic_says_so_and_another_does_not() -> None:
+    def axis(*token_s: float) -> dict[str, Any]:
+        requests = [make_request(decode_s=[seconds] * 20) for seconds in token_s]
+        found: dict[str, Any] = charts(parsed(make_report([make_route("config", requests)])))[3][
+            "layout"
+        ]["xaxis"]
+        return found
+
+    wide = axis(0.008, 0.070)
+    assert (wide["type"], wide["title"]) == ("log", "ms, logarithmic")
+    assert wide["tickvals"] == [1, 2, 5, 10, 20, 50]
+    assert wide["ticktext"] == ["1", "2", "5", "10", "20", "50"]
+    assert wide["minor"]["tickvals"] == [*range(1, 10), *range(10, 100, 10)]
+    assert axis(0.008, 0.010) == {"title": "ms"}
 
 
 def test_routes_of_one_colour_differ_in_line_and_symbol() -> None:

@@ -163,7 +163,7 @@ def _tokens_spread(report: Report, workload: int) -> Chart | None:
         _in_words(report, workload, token_points, "tokens"),
         data,
         {
-            "xaxis": {"title": unit, **(_decades(edges) if found.logarithmic else {})},
+            "xaxis": _decades(edges, unit) if found.logarithmic else {"title": unit},
             "yaxis": {"title": f"% of tokens, in {BINS} bins", "rangemode": "tozero"},
         },
         note=f"Slower than the right edge: {', '.join(beyond)}." if beyond else "",
@@ -171,12 +171,27 @@ def _tokens_spread(report: Report, workload: int) -> Chart | None:
     )
 
 
-def _decades(edges: Sequence[float | None]) -> dict[str, Any]:
-    """A logarithmic axis, with a mark at 1, 2 and 5 of each power of ten."""
+def _decades(edges: Sequence[float | None], unit: str) -> dict[str, Any]:
+    """A logarithmic axis that says so: numbers at 1, 2 and 5 of each power of ten, marks at all."""
     low, high = (math.floor(math.log10(edges[end] or 1)) for end in (0, -1))
-    ticks = [float(f"{factor}e{power}") for power in range(low, high + 1) for factor in (1, 2, 5)]
-    ticks = [tick for tick in ticks if math.isfinite(tick)]
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+    marked = [
+        (factor, tick)
+        for power in range(low, high + 1)
+        for factor in range(1, 10)
+        if math.isfinite(tick := float(f"{factor}e{power}"))
+    ]
+    ticks = [tick for factor, tick in marked if factor in (1, 2, 5)]
+    return {
+        "title": f"{unit}, logarithmic",
+        "type": "log",
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g}" for tick in ticks],
+        "minor": {
+            "tickvals": [tick for _, tick in marked],
+            "ticks": "outside",
+            "tickcolor": "@quiet",
+        },
+    }
 
 
 def _duration_axis(
