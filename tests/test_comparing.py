@@ -34,9 +34,9 @@ def recorded(lane: str, start: int, count: int) -> list[float]:
     return seconds
 
 
-def verdicts_of_rounds(lane: str, count: int) -> list[Verdict]:
-    """Of a lane against the lane "same", by every `count` rounds of those recorded."""
-    starts = range(len(ROUNDS["same"]) - count + 1)
+def verdicts_of_rounds(lane: str, count: int, every: int) -> list[Verdict]:
+    """Of a lane against the lane "same", by `count` rounds from every `every`th one on."""
+    starts = range(0, len(ROUNDS["same"]) - count + 1, every)
     return [
         paired(
             list(zip(recorded(lane, start, count), recorded("same", start, count), strict=True))
@@ -45,21 +45,34 @@ def verdicts_of_rounds(lane: str, count: int) -> list[Verdict]:
     ]
 
 
-@pytest.mark.parametrize("count", [6, 10, 20])
-def test_of_recorded_rounds_the_same_is_told_from_itself_in_1_of_20_at_most(count: int) -> None:
-    found = verdicts_of_rounds("again", count)
+# Windows at every round overlap: there are many, and few that know nothing of each other. Those
+# that begin where another ends are independent, but for the drift of one machine.
+WINDOWS = [(6, 1), (6, 6), (10, 1), (10, 10), (20, 1), (20, 20)]
+
+
+@pytest.mark.parametrize(("count", "every"), WINDOWS)
+def test_of_recorded_rounds_the_same_is_told_from_itself_in_1_of_20_at_most(
+    count: int, every: int
+) -> None:
+    found = verdicts_of_rounds("again", count, every)
+    assert len(found) == (400 - count) // every + 1 >= 20
     assert found.count("cannot tell") >= 0.95 * len(found)
 
 
-@pytest.mark.parametrize("count", [10, 20])
-def test_of_recorded_rounds_a_lane_slowed_by_a_fifth_is_slower_in_19_of_20(count: int) -> None:
-    found = verdicts_of_rounds("slowed", count)
+@pytest.mark.parametrize(("count", "every"), WINDOWS[2:])
+def test_of_recorded_rounds_a_lane_slowed_by_a_fifth_is_slower_in_19_of_20(
+    count: int, every: int
+) -> None:
+    found = verdicts_of_rounds("slowed", count, every)
     assert found.count("slower") >= 0.95 * len(found)
     assert "faster" not in found
 
 
 def verdicts_of_runs(lane: str, count: int) -> list[Verdict]:
-    """Of parts of a lane against parts of the lane "same" that were recorded at other times."""
+    """Of parts of a lane against parts of the lane "same" that were recorded at other times.
+
+    No two parts overlap, but each takes part in many comparisons.
+    """
     starts = range(0, len(ROUNDS["same"]) - count + 1, 20)
     return [
         unpaired(recorded(lane, other, count), recorded("same", one, count)).verdict(
@@ -69,6 +82,26 @@ def verdicts_of_runs(lane: str, count: int) -> list[Verdict]:
         for other in starts
         if abs(one - other) >= count
     ]
+
+
+def verdicts_of_neighbours(lane: str, count: int) -> list[Verdict]:
+    """As `verdicts_of_runs`, each part once: against the one before it, or the one after it."""
+    starts = range(0, len(ROUNDS["same"]) - 2 * count + 1, 2 * count)
+    return [
+        unpaired(recorded(lane, other, count), recorded("same", one, count)).verdict(
+            "request_s", 0.03
+        )
+        for start in starts
+        for one, other in ((start, start + count), (start + count, start))
+    ]
+
+
+@pytest.mark.parametrize("count", [10, 20])
+def test_of_recorded_runs_of_which_each_is_used_once_as_many_are_told_right(count: int) -> None:
+    same, slowed = (verdicts_of_neighbours(lane, count) for lane in ("again", "slowed"))
+    assert len(same) == 400 // count >= 20
+    assert same.count("cannot tell") >= 0.95 * len(same)
+    assert slowed.count("slower") >= 0.9 * len(slowed)
 
 
 def test_of_recorded_runs_the_same_is_told_from_itself_in_1_of_20_at_most() -> None:
