@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from turnout.cli import perf_view
+from turnout.cli import live, perf_view
 from turnout.perf import report
 
 EXAMPLE = Path(__file__).parent / "data" / "report-v1.json"
@@ -26,7 +26,7 @@ def request_of_example() -> report.Request:
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=120, highlight=False)
-    monkeypatch.setattr(perf_view, "stderr_console", lambda **_: console)
+    monkeypatch.setattr(live, "stderr_console", lambda **_: console)
     return shown
 
 
@@ -45,8 +45,7 @@ def test_it_shows_how_far_it_is_tokens_a_second_and_the_time_that_is_left(
         view.asking("ep=cpu", "warmup", "pp5+tg9")  # at 100
         view.said("ep=cpu", {"tokens": 10})  # at 101: how long the prompt took is not known
         view.said("ep=cpu", {"tokens": 30})  # at 102
-        assert view._progress is not None
-        task = view._progress.tasks[0]
+        task = view.live.task
         assert task.description == "ep=cpu  pp5+tg9  warm-up"
         assert task.fields["rate"] == "20.0 tokens/s"
         view.answered("ep=cpu", request_of_example)  # at 103: one of four took 3 s

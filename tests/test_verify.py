@@ -456,7 +456,7 @@ def test_a_route_that_this_machine_lacks_is_a_row(bundles: Bundles) -> None:
     report = verify(original(bundles), routes, plan())
     failed, other = report.routes
     assert failed.error is not None
-    assert (failed.error.kind, failed.error.during) == ("unavailable", "deciding")
+    assert (failed.error.kind, failed.error.during) == ("unavailable", "the decision")
     assert failed.effective == "nothing"
     assert other.verdict == "same"
 

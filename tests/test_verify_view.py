@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from turnout.cli import verify_view
+from turnout.cli import live, verify_view
 from turnout.perf.report import Failure
 
 FAILURE = Failure(kind="crashed", during="question 2 of 3", problem="It crashed.", facts={})
@@ -17,7 +17,7 @@ FAILURE = Failure(kind="crashed", during="question 2 of 3", problem="It crashed.
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=120, highlight=False)
-    monkeypatch.setattr(verify_view, "stderr_console", lambda **_: console)
+    monkeypatch.setattr(live, "stderr_console", lambda **_: console)
     return shown
 
 
@@ -25,8 +25,7 @@ def test_it_shows_which_question_it_is_and_how_many_rows_are_done(screen: io.Str
     with verify_view.View(quiet=False, verbose=True) as view:
         view.loading("reference")
         view.begun(30)
-        assert view._progress is not None
-        task = view._progress.tasks[0]
+        task = view.live.task
         view.loading("ep=cpu")
         assert task.description == "loading ep=cpu"
         view.asking("ep=cpu", 0, 3)

@@ -14,6 +14,7 @@ import msgspec
 from turnout.errors import MachineError, ProcessError, ProcessTimeoutError, TurnoutError
 from turnout.memory import Memory, Sampler, oom_kills
 from turnout.perf import child
+from turnout.perf.deciding import saved_in
 from turnout.perf.report import Failure, Load, MemorySample, Request
 from turnout.processes import Child, worker
 
@@ -132,10 +133,7 @@ class Lane:
         self, bundle: Bundle, scratch: Path, held: contextlib.ExitStack, *, native_code: bool
     ) -> None:
         name = self.candidate.name
-        saved = None
-        if self.route is not None:
-            saved = scratch / f"route-{len(list(scratch.iterdir()))}.json"
-            self.route.save(saved)
+        saved = saved_in(scratch, self.route)
         self._child = held.enter_context(worker(self.serving, doing=f"the route {name}"))
         self.sampler = Sampler(self._child.pid, clock=self.clock) if self.memory else None
         question = child.load_question(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from turnout.errors import MachineError, TurnoutError, UsageError
 from turnout.perf.child import SERVING
 from turnout.perf.comparing import MARGIN
+from turnout.perf.deciding import decide
 from turnout.perf.environment import environment, identity
 from turnout.perf.lane import Asked, Lane, Limits, Turn, Watcher
 from turnout.perf.report import BundleReport, Environment, Report
@@ -161,18 +162,15 @@ def measure(
 
 def _decide(lane: Lane, bundle: Bundle, inventory: Inventory) -> None:
     """What the machine lacks is the failure of that route, and not of the call."""
-    from turnout.routing import warnings_for
-    from turnout.runtime.loading import effective_config
+
+    def warn(line: str) -> None:
+        lane.watcher.said(lane.candidate.name, {"note": line})
 
     try:
-        lane.route = lane.candidate.decide(bundle, inventory)
+        lane.route = decide(lane.candidate, bundle, inventory, warn)
         lane.decided = True
     except MachineError as error:
         lane.fail(error, "the decision")
-        return
-    decided = lane.route.warnings if lane.route is not None else ()
-    for line in (*decided, *warnings_for(effective_config(bundle, lane.route))):
-        lane.watcher.said(lane.candidate.name, {"note": line})
 
 
 def _go(run: Run, folder: Path, watcher: Watcher) -> None:

@@ -91,7 +91,7 @@ def _short_answers(report: Report) -> Iterator[str]:
             few, most = min(lengths), max(lengths)
             counted = f"{few}" if few == most else f"{few} to {most}"
             test = _tests(report.workloads, index)[1]
-            yield f"{test}: answers had {counted} token{'s' if most != 1 else ''}."
+            yield f"{test}: answers had {counted} token{'' if most == 1 else 's'}."
 
 
 def _compiled(report: Report) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnout.errors import GenerationError, TurnoutError
 from turnout.perf.child import CLOSE_QUESTION, load_question
+from turnout.perf.deciding import decide, saved_in
 from turnout.perf.lane import CLOSING_S
 from turnout.processes import Child, worker
 from turnout.verify.child import SERVING
@@ -114,23 +115,19 @@ class Lane:
 
     def decide(self, inventory: Inventory) -> None:
         """Decide the route, and say what it warns of. Raises `UsageError` and `MachineError`."""
-        from turnout.routing import warnings_for
-        from turnout.runtime.loading import effective_config
-
-        self.route = self.candidate.decide(self.bundle, inventory)
+        self.route = decide(
+            self.candidate,
+            self.bundle,
+            inventory,
+            lambda line: self.watcher.said(self.name, {"note": line}),
+        )
         self.decided = True
-        decided = self.route.warnings if self.route is not None else ()
-        for line in (*decided, *warnings_for(effective_config(self.bundle, self.route))):
-            self.watcher.said(self.name, {"note": line})
 
     @contextlib.contextmanager
     def loaded(self, scratch: Path) -> Iterator[None]:
         """Its process, loaded, which is gone after the block. Raises `TurnoutError`."""
         self.watcher.loading(self.name)
-        saved = None
-        if self.route is not None:
-            saved = scratch / f"route-{len(list(scratch.iterdir()))}.json"
-            self.route.save(saved)
+        saved = saved_in(scratch, self.route)
         question = load_question(
             self.bundle.path,
             saved,

@@ -115,7 +115,7 @@ def _decided(lane: Lane, inventory: Inventory) -> Outcome:
     try:
         lane.decide(inventory)
     except MachineError as error:
-        return Outcome(lane, failure=failure(error, "deciding"))
+        return Outcome(lane, failure=failure(error, "the decision"))
     return Outcome(lane)
 
 
