@@ -58,8 +58,12 @@ def render() -> str:
 
 def render_schema() -> str:
     """The JSON Schema, as a document of its own."""
-    title = f"A report of turnout perf, version {SCHEMA_VERSION}"
-    described = {"$schema": DIALECT, "title": title, **schema()}
+    return schema_document(f"A report of turnout perf, version {SCHEMA_VERSION}", schema())
+
+
+def schema_document(title: str, described: dict[str, Any]) -> str:
+    """A JSON Schema of that title, as a document of its own."""
+    described = {"$schema": DIALECT, "title": title, **described}
     return json.dumps(described, indent=2, ensure_ascii=False) + "\n"
 
 
