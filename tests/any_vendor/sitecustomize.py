@@ -101,12 +101,17 @@ class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self) -> None:
         self._own: Any = None
+        self._looking = False
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        if name != "onnxruntime":
+        # It stays in place: a spec may be asked for by somebody who imports nothing.
+        if name != "onnxruntime" or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
         if spec is not None:
             self._own, spec.loader = spec.loader, self
         return spec
