@@ -1,12 +1,13 @@
 """Turnout's routes and llama.cpp on one model file, in turns in one run.
 
     pip install llama-cpp-python
-    python benchmarks/peers.py MODEL.gguf BUNDLE [--route-set "config; ep=openvino"]
+    python benchmarks/peers.py MODEL.gguf BUNDLE [--route-set ROUTES]
         [--prompt-tokens 32,128,512] [--max-new-tokens 64] [--iterations 10] [-o FILE]
 
 BUNDLE is what `turnout build MODEL.gguf` made. Every peer has a process of its own and gets the
-same token ids; llama.cpp gets as many threads as onnxruntime takes, the physical cores. Prints a
-table in Markdown for docs/benchmarks.md; -o writes the report, for `turnout compare`.
+same token ids, and as many threads as there are physical cores: {threads} in the routes stands for
+their number, since onnxruntime-genai takes half of it where nothing is said. Prints a table in
+Markdown for docs/benchmarks.md; -o writes the report, for `turnout compare`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ from turnout.processes import Heard
 
 MODEL, THREADS, CONTEXT = "PEERS_MODEL", "PEERS_THREADS", "PEERS_CONTEXT"
 PEER = "llama.cpp"
+ROUTES = (
+    "name=cpu session-option intra_op_num_threads={threads};"
+    "name=openvino ep=openvino provider-option num_of_threads={threads};"
+    "name=as-built config"
+)
 
 
 class LlamaCpp:
@@ -135,13 +141,17 @@ def main() -> None:
     bundle = turnout.Bundle.open(options.bundle)
     lengths = [int(part) for part in options.prompt_tokens.split(",")]
     asks = sweep(bundle.config, lengths, [options.max_new_tokens])
+    threads = str(options.threads or physical_cores())
     os.environ |= {
         MODEL: str(options.model.resolve()),
-        THREADS: str(options.threads or physical_cores()),
+        THREADS: threads,
         CONTEXT: str(max(lengths) + options.max_new_tokens),
     }
     name = f"{PEER} ({peer_version})"
-    candidates = (*parse(options.route_set), Candidate(name))
+    candidates = (
+        *parse(options.route_set.replace("{threads}", threads)),
+        Candidate(name),
+    )
     plan = Plan(asks, iterations=options.iterations, ignore_eos=True, placement=False)
     report = measure(bundle, candidates, plan, serving={name: "peers:LlamaCpp"}, command=sys.argv)
     report = msgspec.structs.replace(report, routes=tuple(map(as_it_is, report.routes)))
@@ -161,7 +171,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--route-set", default="config; ep=openvino")
+    parser.add_argument("--route-set", default=ROUTES)
     parser.add_argument("--prompt-tokens", default="32,128,512")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--iterations", type=int, default=10)

@@ -561,3 +561,55 @@ def test_a_bundle_with_a_short_context_is_asked_what_fits(
     (workload,) = done.json["workloads"]
     assert (workload["name"], workload["prompt"]) == ("pp4+tg12", None)
     assert {r["generated_tokens"] for r in done.json["routes"][0]["requests"]} == {12}
+
+
+@posix
+def test_files_that_a_bundle_links_to_and_inputs_are_never_replaced(
+    turnout: Terminal, bundles: Bundles, tmp_path: Path
+) -> None:
+    """A hub's cache: the files of a bundle are links to blobs."""
+    made = bundles("flat")
+    blobs, snapshot = tmp_path / "m" / "blobs", tmp_path / "m" / "snapshots" / "1"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for path in made.iterdir():
+        path.rename(blobs / path.name)
+        (snapshot / path.name).symlink_to(Path("..") / ".." / "blobs" / path.name)
+    config = blobs / "genai_config.json"
+    before = config.read_bytes()
+    for output in (snapshot / "genai_config.json", config):
+        done = turnout("perf", snapshot, *QUICK, "-o", output, "--overwrite")
+        assert (done.code, "bundle's own files" in done.err) == (2, True)
+    verified = tmp_path / "v.json"
+    verified.write_text("{}")
+    options = ("--html", tmp_path / "p.html", "--verified", verified, "-o", verified)
+    done = turnout("perf", snapshot, *QUICK, *options, "--overwrite")
+    assert (done.code, "to be read and to be replaced" in done.err) == (2, True)
+    assert config.read_bytes() == before
+
+
+@posix
+def test_a_name_that_is_no_unicode_costs_no_report(tiny: Path, tmp_path: Path) -> None:
+    name = os.fsdecode(b"b\xff.txt")
+    (tmp_path / name).write_text("the cat")
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "turnout",
+            "perf",
+            tiny,
+            *QUICK,
+            "--prompt-file",
+            name,
+            "-o",
+            report,
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "b\ufffd.txt" in json.loads(report.read_text("utf-8"))["command"]

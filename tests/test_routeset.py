@@ -36,7 +36,8 @@ def test_however_a_route_is_spelled_it_has_one_name(text: str) -> None:
 
 def test_lines_part_routes_and_end_in_comments() -> None:
     text = "# what ships\nconfig\n\nname=fast ep=openvino   # on the laptop\r\n;;\n"
-    assert [candidate.name for candidate in parse(text)] == ["config", "fast"]
+    found = parse(text, comments=True)
+    assert [candidate.name for candidate in found] == ["config", "fast"]
 
 
 def test_a_route_can_say_everything_that_the_command_line_can() -> None:
@@ -77,7 +78,7 @@ def test_a_saved_route_is_named_by_its_file() -> None:
     ("text", "problem", "found"),
     [
         ("", "empty", None),
-        (" ; # nothing\n", "empty", None),
+        (" ; \n", "empty", None),
         ("cpu", "not known", "'cpu'"),
         ("config; ep", "ep without a value", "ep"),
         ("ep=cpu ep=openvino", "says ep twice", "ep=cpu ep=openvino"),
@@ -100,7 +101,7 @@ def test_what_means_nothing_is_an_error(text: str, problem: str, found: str | No
 
 def test_a_comment_ends_with_its_line(tmp_path: Path) -> None:
     text = "ep=cpu # base\nname=second ep=openvino # other; ep=qnn\nreproducible\n# all\nconfig"
-    names = [candidate.name for candidate in parse(text)]
+    names = [candidate.name for candidate in parse(text, comments=True)]
     assert names == ["ep=cpu", "second", "reproducible", "config"]
 
 
@@ -125,3 +126,9 @@ def test_text_that_no_document_can_hold_is_refused() -> None:
     with pytest.raises(UsageError, match="no Unicode text") as caught:
         parse("name=\udcff config")
     assert caught.value.facts["found"] == "'\\udcff'"
+
+
+def test_outside_of_a_file_there_are_no_comments_that_could_hide_a_route() -> None:
+    with pytest.raises(UsageError, match="not known") as caught:
+        parse("config # base; ep=cpu")
+    assert caught.value.facts["found"] == "'#'"

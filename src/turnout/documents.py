@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -87,6 +87,29 @@ class Form(Generic[D]):
             where=_at(where, "$.schema_version"),
             fix=self.fix_newer if header.schema_version > self.version else self.fix_older,
         )
+
+
+def encode(document: Any) -> bytes:
+    """A document as indented JSON in UTF-8, with a line's end.
+
+    What a path or an argument holds that is no Unicode becomes U+FFFD: JSON cannot hold it.
+    """
+    try:
+        data = msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_unicode(msgspec.to_builtins(document)))
+    return msgspec.json.format(data, indent=2) + b"\n"
+
+
+def _unicode(value: Any) -> Any:
+    if isinstance(value, str):
+        # Bytes that are UTF-8 after all, in another locale, are what they were.
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, list | tuple):
+        return [_unicode(item) for item in value]
+    if isinstance(value, dict):
+        return {_unicode(key): _unicode(item) for key, item in value.items()}
+    return value
 
 
 def _at(where: object, place: str) -> str:

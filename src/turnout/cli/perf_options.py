@@ -194,7 +194,12 @@ class ShowOptions:
             raise UsageError(
                 "What was verified is shown on a page.", found="--verified", expected="--html"
             )
-        check_outputs((self.output, self.html), overwrite=self.overwrite, bundle=bundle.path)
+        check_outputs(
+            (self.output, self.html),
+            overwrite=self.overwrite,
+            bundles=(bundle.path,),
+            inputs=(self.verified,),
+        )
         if self.html is not None:
             from turnout.perf.page import require
 

@@ -13,25 +13,35 @@ if TYPE_CHECKING:
     from turnout.errors import OutputExistsError
 
 
-def check_outputs(paths: Iterable[Path | None], *, overwrite: bool, bundle: Path) -> None:
+def check_outputs(
+    paths: Iterable[Path | None],
+    *,
+    overwrite: bool,
+    bundles: Iterable[Path],
+    inputs: Iterable[Path | None] = (),
+) -> None:
     """Raise for files that could not be written, before there is anything to write.
 
-    `UsageError` for one that is given twice, is no regular file, is one of the bundle's own, or in
-    a folder that is not there; `OutputExistsError` for one that is there and not to be replaced;
-    `WriteError` for a folder that cannot be written.
+    `UsageError` for one that is given twice, is no regular file, belongs to one of the `bundles`,
+    is one of the `inputs`, or is in a folder that is not there; `OutputExistsError` for one that
+    is there and not to be replaced; `WriteError` for a folder that cannot be written.
     """
     from turnout.errors import UsageError
 
     seen: set[Path] = set()
+    read = {_target(path) for path in inputs if path is not None}
+    bundles = tuple(bundles)
     for path in paths:
         if path is None:
             continue
         target = _target(path)
         if target in seen:
             raise UsageError("One file is to hold two documents.", found=path, where=path)
+        if target in read:
+            raise UsageError("One file is to be read and to be replaced.", found=path, where=path)
         seen.add(target)
         _check(path, target, overwrite=overwrite)
-        if target.exists() and target.is_relative_to(bundle.resolve()):
+        if target.exists() and any(_belongs(path, target, bundle) for bundle in bundles):
             raise UsageError(
                 f"{path} is one of the bundle's own files, which are never changed.",
                 where=target,
@@ -39,14 +49,23 @@ def check_outputs(paths: Iterable[Path | None], *, overwrite: bool, bundle: Path
             )
 
 
+def _belongs(path: Path, target: Path, bundle: Path) -> bool:
+    """Whether it is in the bundle's folder, or what a link there leads to, as in a hub's cache."""
+    folders = (bundle.absolute(), bundle.resolve())
+    if any(
+        place.is_relative_to(folder) for place in (path.absolute(), target) for folder in folders
+    ):
+        return True
+    return any(found.is_symlink() and found.resolve() == target for found in bundle.rglob("*"))
+
+
 def _check(path: Path, target: Path, *, overwrite: bool) -> None:
     from turnout.errors import UsageError
     from turnout.files import explain_os_error, kind_of
 
-    if target.exists() and not target.is_file():
-        raise UsageError(
-            f"{path} is {kind_of(target)}.", expected="the name of a file", where=target
-        )
+    # Asked of the path itself: a pipe that a shell has opened has a link that leads nowhere.
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is {kind_of(path)}.", expected="the name of a file", where=path)
     if target.exists() and not overwrite:
         raise _exists(path)
     if not target.parent.is_dir():
@@ -91,16 +110,16 @@ def write_all(
     from turnout.cli.output import report_error
     from turnout.errors import TurnoutError
 
-    failed: list[TurnoutError] = []
+    failed: list[Exception] = []
     for path, made in documents.items():
         if path is None:
             continue
         try:
             write(path, made(), overwrite=overwrite, quiet=quiet)
-        except TurnoutError as error:
+        except Exception as error:  # a defect of one document must not cost the other
             failed.append(error)
     for other in failed[1:]:
-        report_error(other)
+        report_error(other if isinstance(other, TurnoutError) else TurnoutError(str(other)))
     if failed:
         raise failed[0]
 

@@ -39,7 +39,7 @@ class RouteSetOptions:
         """
         from turnout.cli.route_options import RouteOptions
         from turnout.errors import UsageError
-        from turnout.perf.routeset import Candidate, check_text, name_of, parse
+        from turnout.perf.routeset import Candidate, check, check_text, name_of, parse
 
         if not self.route_set:
             preparing = prepare.options()
@@ -53,7 +53,13 @@ class RouteSetOptions:
                 found=f"--route-set, and {name_of(asked.request(), saved=asked.route)}",
                 fix="say all of them in --route-set",
             )
-        found = parse("\n".join(map(_text, self.route_set)), prepare.options(elsewhere=True))
+        preparing = prepare.options(elsewhere=True)
+        found = tuple(
+            candidate
+            for given in self.route_set
+            for candidate in parse(_text(given), preparing, comments=given.startswith("@"))
+        )
+        check(found)
         if not any(candidate.preparing.prepares for candidate in found):
             prepare.options()  # raises for what would do nothing
         return found

@@ -60,7 +60,8 @@ def verify(
     from turnout.verify.verifying import verify as compare
 
     opened = Bundle.open(bundle)
-    show.check(opened)
+    read = (bundle, *([judge.reference_bundle] if judge.reference_bundle is not None else []))
+    show.check(read, (ask.prompts, ask.text))
     candidates = several.candidates(asked, prepare)
     plan = judge.plan(ask.asking(), native_code=prepare.allow_native_code)
     with ended_cleanly(), View(quiet=quiet, verbose=verbose) as view:

@@ -11,6 +11,8 @@ import typer
 from turnout.cli.output import JsonOption
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turnout.bundle import Bundle
     from turnout.perf.routeset import Candidate
     from turnout.verify.plan import Plan
@@ -228,11 +230,16 @@ class ShowOptions:
     ] = None
     as_json: JsonOption = False
 
-    def check(self, bundle: Bundle) -> None:
-        """Raise `UsageError` for what cannot be, before anything is compared."""
+    def check(self, bundles: Sequence[Path], inputs: Sequence[Path | None]) -> None:
+        """Raise `UsageError` for what cannot be, before anything is compared.
+
+        Outputs replace neither files of the `bundles` nor `inputs`.
+        """
         from turnout.cli.reports import check_outputs
 
-        check_outputs((self.output, self.html), overwrite=self.overwrite, bundle=bundle.path)
+        check_outputs(
+            (self.output, self.html), overwrite=self.overwrite, bundles=bundles, inputs=inputs
+        )
         if self.html is not None:
             from turnout.perf.page import require
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from turnout import documents
 from turnout.documents import Form
 
 SCHEMA_VERSION = 1
@@ -366,7 +367,7 @@ FORM = Form(
 
 def encode(report: Report) -> bytes:
     """The document, indented, with a line's end."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return documents.encode(report)
 
 
 def read(path: Path) -> Report:

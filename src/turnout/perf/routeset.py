@@ -1,8 +1,8 @@
 """Several routes in one text: `config; ep=cpu; name=fast ep=openvino compile share=ep`.
 
-Routes stand between semicolons or on lines; a line may end in a comment after #. The words of a
-route are the options of the command line, with or without their dashes and with `=` or a space
-before the value, quoted as a shell would have it.
+Routes stand between semicolons or on lines; in a file, a line may end in a comment after #. The
+words of a route are the options of the command line, with or without their dashes and with `=` or
+a space before the value, quoted as a shell would have it.
 """
 
 from __future__ import annotations
@@ -59,23 +59,31 @@ class Candidate:
         return decide(bundle, self.request, inventory=machine)
 
 
-def parse(text: str, base: CompileOptions | None = None) -> tuple[Candidate, ...]:
+def parse(
+    text: str, base: CompileOptions | None = None, *, comments: bool = False
+) -> tuple[Candidate, ...]:
     """The routes in `text`; `base` is what they prepare where they say nothing about it.
 
+    `comments`: a # begins one, which ends with its line, as in a file.
     Raises `UsageError` for a word that means nothing, for no route or too many, and for two of
     one name.
     """
     base = base or CompileOptions()
     check_text(text)
-    found = tuple(_candidate(part, base) for part in _parts(text))
-    if not found:
-        raise UsageError("The set of routes is empty.", expected="one or more routes", fix=EXAMPLE)
-    if len(found) > MAX_ROUTES:
-        raise UsageError(
-            "There are too many routes.", found=len(found), expected=f"at most {MAX_ROUTES}"
-        )
-    check_names(found)
+    found = tuple(_candidate(part, base) for part in _parts(text, comments=comments))
+    check(found)
     return found
+
+
+def check(candidates: tuple[Candidate, ...]) -> None:
+    """Raise `UsageError` for no route or too many, and for two of one name."""
+    if not candidates:
+        raise UsageError("The set of routes is empty.", expected="one or more routes", fix=EXAMPLE)
+    if len(candidates) > MAX_ROUTES:
+        raise UsageError(
+            "There are too many routes.", found=len(candidates), expected=f"at most {MAX_ROUTES}"
+        )
+    check_names(candidates)
 
 
 def check_text(text: str) -> None:
@@ -99,11 +107,11 @@ def check_names(candidates: tuple[Candidate, ...]) -> None:
             )
 
 
-def _parts(text: str) -> Iterator[list[str]]:
+def _parts(text: str, *, comments: bool) -> Iterator[list[str]]:
     """The words of each route."""
     for line in text.splitlines():
         words: list[str] = []
-        for word in (*_words(line), ";"):
+        for word in (*_words(line, comments=comments), ";"):
             if set(word) != {";"}:
                 words.append(word)
             elif words:
@@ -111,9 +119,11 @@ def _parts(text: str) -> Iterator[list[str]]:
                 words = []
 
 
-def _words(line: str) -> list[str]:
+def _words(line: str, *, comments: bool) -> list[str]:
     """Words and semicolons of a line, without its comment."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";")
+    if not comments:
+        lexer.commenters = ""
     lexer.whitespace_split = True
     # What a shell takes for escapes stands in paths of Windows.
     lexer.escape = ""

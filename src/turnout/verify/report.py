@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from turnout import documents
 from turnout.documents import Form
 from turnout.perf.report import BundleReport, Environment, Failure, StageReport
 
@@ -198,7 +199,7 @@ FORM = Form(
 
 def encode(report: Report) -> bytes:
     """The document, indented, with a line's end."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return documents.encode(report)
 
 
 def read(path: Path) -> Report:
