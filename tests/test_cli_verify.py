@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_a_route_that_differs_says_why_and_the_exit_code_is_1(
         re.MULTILINE,
     )
     assert f"of {tiny}" in done.out
-    lenient = ("--max-kl", "50", "--max-perplexity-ratio", "50")
+    lenient = ("--max-kl", "50")
     options = ("--reference-bundle", tiny, *QUICK, *lenient)
     assert turnout("verify", altered, *options).code == 0
     assert turnout("verify", altered, *options, "--min-agreement", "1").code == 1
@@ -165,6 +166,15 @@ def test_help_says_what_the_thresholds_are(turnout: Terminal) -> None:
     [
         (("--max-kl", "-1"), "threshold is out of range"),
         (("--max-kl", "nan"), "threshold is out of range"),
+        (("--max-kl", "inf"), "threshold is out of range"),
+        (("--max-perplexity-ratio", "1e400"), "threshold is out of range"),
+        (("--max-perplexity-ratio", "2", "--no-text"), "there is no text"),
+        (("--prompts", "nul.txt"), "nul.txt: line 2"),
+        (("--text", "nul.txt"), "nul.txt: line 2"),
+        (("--prompts", "surrogate.json"), "surrogate.json: prompt 1"),
+        (("--text", "lone.txt"), "lone.txt: line 3"),
+        (("--prompts", "."), "no regular file"),
+        (("--prompts", "-", "--text", "-"), "read once"),
         (("--min-agreement", "1.5"), "from 0 to 1"),
         (("--max-new-tokens", "0"), "number of tokens is out of range"),
         (("--text-tokens", "0"), "number of tokens is out of range"),
@@ -203,12 +213,35 @@ def test_what_cannot_be_asked_is_wrong_usage_before_anything_is_loaded(
     (tmp_path / "broken.json").write_text('["one", ')
     (tmp_path / "numbers.json").write_text('["one", 2]')
     (tmp_path / "surrogate.json").write_text('["\\ud800"]')
+    (tmp_path / "nul.txt").write_bytes(b"one\ntw\0o\n")
+    (tmp_path / "lone.txt").write_bytes(b"one\ntwo\n\xed\xa0\x80\n")
     (tmp_path / "latin.txt").write_bytes("Grüße".encode("latin-1"))
     done = turnout("verify", tiny, *options)
     assert done.code == 2, done.err
     assert says in done.err
     assert "Loading" not in done.err
     assert done.out == ""
+
+
+@posix
+@pytest.mark.parametrize("option", ["--prompts", "--text"])
+def test_a_pipe_with_a_name_is_refused_rather_than_waited_for(
+    turnout: Terminal, tiny: Path, tmp_path: Path, option: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = turnout("verify", tiny, option, tmp_path / "pipe")
+    assert done.code == 2
+    assert "no regular file" in done.err
+
+
+def test_prompts_are_read_from_standard_input(tiny: Path, tmp_path: Path) -> None:
+    options = ("--prompts", "-", "--no-text", "--max-new-tokens", "2", "--json")
+    process = start(tmp_path, "verify", tiny, *options, stdin=subprocess.PIPE)
+    out, err = process.communicate("the cat\nthe hat\n", timeout=120)
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert [question["text"] for question in found["questions"]] == ["the cat", "the hat"]
+    assert found["settings"]["prompts_from"] == "standard input"
 
 
 def test_a_path_that_is_no_bundle_is_wrong_usage(turnout: Terminal, tiny: Path) -> None:
@@ -262,13 +295,14 @@ def test_text_of_prompts_does_not_drive_the_terminal(
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", done.out)
 
 
-def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: object, **how: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "turnout", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
+        **how,
     )
 
 

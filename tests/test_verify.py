@@ -8,6 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ from turnout.machine import Inventory
 from turnout.perf.report import Failure
 from turnout.perf.routeset import Candidate, parse
 from turnout.runtime import Session
-from turnout.verify import Asking, Plan, Random, thresholds, verifying
+from turnout.verify import Asking, Plan, Random, tables, thresholds, verifying
 from turnout.verify import report as doc
 from turnout.verify.lane import Watcher
 from turnout.verify.passages import PROMPTS, TEXT
-from turnout.verify.questions import CHUNK, MAX_INSIDE
+from turnout.verify.questions import CHUNK, MAX_INSIDE, Made, Room, prompts
 
 pytest_plugins = ("session_plugin",)
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -332,6 +333,37 @@ def test_of_a_long_prompt_the_last_positions_are_compared(tmp_path: Path) -> Non
     assert report.holds
 
 
+def test_nonsense_beyond_a_few_hundred_tokens_is_found(tmp_path: Path) -> None:
+    before = long_bundle(tmp_path, "flat")
+    broken = shutil.copytree(before, tmp_path / "broken")
+    fixtures.with_nonsense_beyond(broken, 512)
+    asked = {"prompts": PROMPTS, "new_tokens": 2}
+    allowed = plan(asked=asked, reference_bundle=Bundle.open(before))
+    report = verify(Bundle.open(broken), ONE, allowed)
+    (route,) = report.routes
+    assert route.verdict == "differs"
+    assert [bool(answer.differing) for answer in route.answers] == [False] * 8 + [True]
+    last = report.questions[-1]
+    assert (last.kind, last.tokens, last.first) == ("prompt", 1024, 1023)
+    assert "Nothing beyond 1025 tokens was asked." in tables.notes(report)
+    # Without it, nobody would know.
+    report = verify(
+        Bundle.open(broken),
+        ONE,
+        replace(allowed, asked=replace(allowed.asked, prompts=PROMPTS[:2])),
+    )
+    assert report.holds
+
+
+def test_positions_of_a_prompt_that_are_compared_nowhere_are_not_left_out() -> None:
+    """The first of these compares its last 512 positions, so that nobody has the others."""
+    made, fits = Made(), Room(prompt=1000, new=4, chunk=256)
+    long = list(range(600))
+    prompts(made, [(None, long), (None, [*long[:300], 7]), (None, long[:200])], "prompt", fits)
+    # Positions 0 to 87 are the second's own; the third has nothing that is not in it.
+    assert [question.first for question in made.questions] == [88, 0, 199]
+
+
 @pytest.mark.slow
 def test_random_prompts_are_the_same_each_time_and_hold_no_special_token(
     bundles: Bundles,
@@ -395,6 +427,32 @@ def test_a_reference_that_makes_other_tokens_is_refused(tmp_path: Path) -> None:
     other = Bundle.open(tmp_path / "other")
     with pytest.raises(UsageError, match="different tokens of the same text"):
         verify(bundle, ONE, plan(reference_bundle=other))
+
+
+def test_tokenizers_are_compared_where_no_text_is_asked_too(tmp_path: Path) -> None:
+    bundle = Bundle.open(build_flat(tmp_path / "one"))
+    other = Bundle.open(shutil.copytree(bundle.path, tmp_path / "other"))
+    asked = {"prompts": (), "random": Random(1, 4), "new_tokens": 2}
+    verify(bundle, ONE, plan(asked=asked, reference_bundle=other))
+
+    def swap(tokenizer: dict[str, Any]) -> None:
+        vocabulary = tokenizer["model"]["vocab"]
+        vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+
+    edit_json(other.path / "tokenizer.json", swap)
+    with pytest.raises(UsageError, match="different tokens of the same text"):
+        verify(bundle, ONE, plan(asked=asked, reference_bundle=Bundle.open(other.path)))
+
+
+def test_a_text_of_one_token_decides_nothing_and_that_is_said(bundles: Bundles) -> None:
+    asked = {"prompts": FEW[:1], "text": "a"}
+    report = verify(original(bundles), ONE, plan(asked=asked))
+    assert report.holds
+    (note,) = (note for note in report.notes if "too short" in note)
+    assert "scored" in note
+    (route,) = verify(original(bundles), ONE, plan(asked=asked, judge_text=True)).routes
+    assert route.verdict == "differs"
+    assert "too short to judge" in route.reasons[0]
 
 
 def served_by(fault: type) -> dict[str, str]:

@@ -224,8 +224,8 @@ def figures(**changes: Any) -> Figures:
     return Figures(**{**usual, "kl_mean": 0.0, "kl_p99": 0.0, "kl_max": 0.0, **changes})
 
 
-def text(ratio: float, interval: tuple[float, float] | None = None) -> Perplexity:
-    return Perplexity(tokens=9, reference=10, route=10 * ratio, ratio=ratio, interval=interval)
+def text(ratio: float, interval: tuple[float, float] | None = (1.15, 1.25)) -> Perplexity:
+    return Perplexity(tokens=99, reference=10, route=10 * ratio, ratio=ratio, interval=interval)
 
 
 def test_what_keeps_within_the_thresholds_is_the_same() -> None:
@@ -258,6 +258,22 @@ def test_what_exceeds_a_threshold_differs_and_says_why(
 ) -> None:
     (said,) = results.judge(found, scored, asked)
     assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("scored", "says"), [(text(9.0, None), "99 tokens scored"), (None, "0 tokens scored")]
+)
+def test_a_text_of_too_few_tokens_is_not_judged_and_a_reason_where_it_was_to_be(
+    scored: Perplexity | None, says: str
+) -> None:
+    assert results.judge(figures(), scored, thresholds()) == ()
+    (said,) = results.judge(figures(), scored, thresholds(), judge_text=True)
+    assert said == f"the text is too short to judge its perplexity: {says}"
+
+
+def test_a_ratio_of_hundreds_of_digits_is_told_in_a_few() -> None:
+    (said,) = results.judge(figures(), text(1e300, (1e299, 1e301)), thresholds())
+    assert len(said) < 60
 
 
 def test_a_reference_that_is_not_finite_makes_nothing_the_same() -> None:

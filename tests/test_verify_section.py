@@ -206,6 +206,8 @@ def test_the_notes_say_what_was_compared_with_what_and_how() -> None:
         "Reference: --ep cpu --reproducible, which took effect as cpu.",
         "The same is what keeps within: mean KL 0.01, perplexity ratio 1.03.",
         "Compared at 9 positions: 3 read out of prompts, 6 after forced tokens.",
+        # Nine, and two of the continuation, of which nothing follows the last.
+        "Nothing beyond 10 tokens was asked.",
         "3 of 8 prompts were cut to 48 tokens, to fit the context.",
     ]
 

@@ -62,6 +62,26 @@ def with_a_wrong_number(bundle: Path, token: int, number: float) -> Path:
     return rewritten(bundle, change)
 
 
+def with_nonsense_beyond(bundle: Path, tokens: int) -> Path:
+    """The bundle with logits turned around wherever more tokens than that were computed."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        for node in graph.node:
+            node.output[:] = ["right" if name == "logits" else name for name in node.output]
+        limit = onnx.numpy_helper.from_array(np.array([tokens], np.int64), "limit")
+        graph.initializer.append(limit)
+        graph.node.extend(
+            [
+                helper.make_node("Shape", ["attention_mask"], ["computed"], start=1, end=2),
+                helper.make_node("Greater", ["computed", "limit"], ["beyond"]),
+                helper.make_node("Neg", ["right"], ["turned"]),
+                helper.make_node("Where", ["beyond", "turned", "right"], ["logits"]),
+            ]
+        )
+
+    return rewritten(bundle, change)
+
+
 def with_noise(bundle: Path, scale: float) -> Path:
     """The bundle with weights that are off by as much of what they are, at random, as if they had
     been quantized anew. Of the file's floats, all but the smallest are weights.

@@ -29,7 +29,8 @@ class QuestionOptions:
         typer.Option(
             "--prompts",
             metavar="FILE",
-            help="Ask these prompts, one a line or a JSON list of texts, instead of Turnout's own.",
+            help="Ask these prompts, one a line or a JSON list of texts, instead of Turnout's own; "
+            "- reads standard input.",
         ),
     ] = None
     random_tokens: Annotated[
@@ -44,7 +45,9 @@ class QuestionOptions:
     text: Annotated[
         Path | None,
         typer.Option(
-            "--text", metavar="FILE", help="Take the perplexity of this text, and not of Turnout's."
+            "--text",
+            metavar="FILE",
+            help="Take the perplexity of this text, and not of Turnout's; - reads standard input.",
         ),
     ] = None
     no_text: Annotated[bool, typer.Option("--no-text", help="Leave out the perplexity.")] = False
@@ -70,17 +73,23 @@ class QuestionOptions:
         """What is asked. Raises `UsageError`."""
         from turnout.errors import UsageError
         from turnout.verify.passages import PROMPTS, TEXT
-        from turnout.verify.questions import Asking, read_prompts, read_text
+        from turnout.verify.questions import BUILT_IN, Asking, read_prompts, read_text, source
 
         if self.no_text and self.text is not None:
             raise UsageError(
                 "A text is given, and is to be left out.", found="--text and --no-text"
             )
+        if self.prompts is not None and self.prompts == self.text == Path("-"):
+            raise UsageError(
+                "Standard input is read once.",
+                found="--prompts - and --text -",
+                fix="give one of them as a file",
+            )
         drawn = self._random()
         prompts: tuple[str, ...] = PROMPTS
-        prompts_from = "built in"
+        prompts_from = BUILT_IN
         if self.prompts is not None:
-            prompts, prompts_from = read_prompts(self.prompts), self.prompts.name
+            prompts, prompts_from = read_prompts(self.prompts), source(self.prompts)
         elif drawn is not None:
             prompts, prompts_from = (), "random tokens"
         text: str | None = TEXT
@@ -96,7 +105,7 @@ class QuestionOptions:
             new_tokens=self.max_new_tokens,
             text_tokens=self.text_tokens,
             prompts_from=prompts_from,
-            text_from="built in" if self.text is None else self.text.name,
+            text_from=BUILT_IN if self.text is None else source(self.text),
         )
 
     def _random(self) -> Random | None:
@@ -174,12 +183,14 @@ class JudgeOptions:
     def plan(self, asked: Asking, *, native_code: bool) -> Plan:
         """The plan to ask that. Raises `UsageError`."""
         from turnout.verify.plan import Plan
+        from turnout.verify.questions import BUILT_IN
 
         return Plan(
             asked,
             self._reference(),
             self._bundle(),
             self._thresholds(),
+            judge_text=self.max_perplexity_ratio is not None or asked.text_from != BUILT_IN,
             time_limit_s=self.time_limit,
             allow_native_code=native_code,
         )

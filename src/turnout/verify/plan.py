@@ -38,11 +38,12 @@ def thresholds(
         ("--max-perplexity-ratio", max_perplexity_ratio, math.inf),
         ("--min-agreement", min_agreement, 1.0),
     ):
-        if value is not None and not 0 <= value <= most:
+        # JSON has no infinity.
+        if value is not None and not (0 <= value <= most and math.isfinite(value)):
             raise UsageError(
                 "A threshold is out of range.",
                 found=f"{name} {value}",
-                expected="from 0 to 1" if most == 1 else "0 or more",
+                expected="from 0 to 1" if most == 1 else "a number, 0 or more",
             )
     return Thresholds(
         max_kl=max_kl, max_perplexity_ratio=max_perplexity_ratio, min_agreement=min_agreement
@@ -53,14 +54,16 @@ def thresholds(
 class Plan:
     """What is compared, and how.
 
-    `reference_bundle` None: the bundle that is verified. `time_limit_s` is for one question, or
-    one load.
+    `reference_bundle` None: the bundle that is verified. `judge_text`: a route differs whose text
+    is too short to judge its perplexity. `time_limit_s` is for one question, or one load. Raises
+    `UsageError`.
     """
 
     asked: Asking = field(default_factory=Asking)
     reference: Candidate = field(default_factory=reference_route)
     reference_bundle: Bundle | None = None
     thresholds: Thresholds = field(default_factory=thresholds)
+    judge_text: bool = False
     time_limit_s: float = TIME_LIMIT_S
     allow_native_code: bool = False
 
@@ -70,4 +73,9 @@ class Plan:
                 "The time limit is out of range.",
                 found=f"--time-limit {self.time_limit_s}",
                 expected="more than 0 seconds",
+            )
+        if self.judge_text and self.asked.text is None:
+            raise UsageError(
+                "The perplexity of a text is to be judged, and there is no text.",
+                found="--max-perplexity-ratio and --no-text",
             )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
-from collections.abc import Sequence
+import stat
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from turnout.errors import UsageError
 from turnout.runtime import prompt
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from turnout.bundle import GenaiConfig
     from turnout.runtime.prompt import Limits
 
+BUILT_IN = "built in"
+STDIN = Path("-")
 NEW_TOKENS = 32
 # Tokens of a text that are read at a time. The second half of them is scored, so that every token
 # that counts has at least this many before it, less one half.
@@ -31,6 +36,11 @@ MAX_TEXT_BYTES = 8 << 20
 _SEED = 20_260_822
 # Positions inside a prompt that are compared, so that a long one does not fill a disk.
 MAX_INSIDE = 512
+# Tokens of the long question beside the built-in prompts, of which only what follows the last is
+# compared: one prefill and a few tokens. A window or a position embedding that fails beyond what
+# chunks and prompts reach shows there.
+LONG = 1024
+LONG_NEW_TOKENS = 16
 # What a continuation may take of a short context.
 _SHARE = 4
 
@@ -68,8 +78,13 @@ class Asking:
     raw: bool = False
     new_tokens: int = NEW_TOKENS
     text_tokens: int = TEXT_TOKENS
-    prompts_from: str = "built in"
-    text_from: str = "built in"
+    prompts_from: str = BUILT_IN
+    text_from: str = BUILT_IN
+
+    @property
+    def long(self) -> bool:
+        """Whether a long question is asked beside the prompts: it is one of Turnout's own."""
+        return self.prompts == PROMPTS
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -148,13 +163,13 @@ def prompts(
     """Add prompts: their text, if they have one, and their tokens.
 
     What is longer than fits is cut behind. Positions that follow the very tokens that an earlier
-    prompt begins with would be compared twice, and are left out.
+    prompt begins with would be compared twice, and are left out where that prompt compares them.
     """
     cut = long = 0
     for text, ids in said:
         kept = tuple(ids[: fits.prompt])
         cut += len(kept) < len(ids)
-        shared = max((_common(kept, other.ids) for other in made.questions), default=0)
+        shared = _compared_before(kept, made.questions)
         first = max(min(shared, len(kept) - 1), len(kept) - MAX_INSIDE)
         long += first > shared
         made.questions.append(Question(kind, kept, first, fits.new, text, cut=len(kept) < len(ids)))
@@ -185,6 +200,17 @@ def chunks(made: Made, ids: Sequence[int], begin: Sequence[int], most: int, fits
             made.questions.append(Question("text", whole, first=max(len(whole) // 2 - 1, 0)))
 
 
+def long_prompt(made: Made, ids: Sequence[int], begin: Sequence[int], fits: Room) -> None:
+    """Add a long prompt, the text `ids` over and over, if that is longer than a chunk."""
+    size = min(fits.prompt, LONG)
+    if size <= CHUNK or not ids:
+        return
+    copies = -(-size // len(ids))
+    whole = (*begin, *(list(ids) * copies))[:size]
+    new = min(fits.new, LONG_NEW_TOKENS)
+    made.questions.append(Question("prompt", whole, first=size - 1, new_tokens=new))
+
+
 def random_ids(config: GenaiConfig, asked: Random, known: int) -> list[list[int]]:
     """Token ids drawn from the `known` first of the vocabulary, special ones left out.
 
@@ -196,10 +222,16 @@ def random_ids(config: GenaiConfig, asked: Random, known: int) -> list[list[int]
     return [drawn.choices(plain, k=asked.length) for _ in range(asked.count)]
 
 
+def source(path: Path) -> str:
+    """What a report calls the file."""
+    return "standard input" if path == STDIN else path.name
+
+
 def read_prompts(path: Path) -> tuple[str, ...]:
     """The prompts in a file: a JSON list of texts, or one a line. Raises `UsageError`."""
     text = _read(path, MAX_PROMPTS_BYTES, "prompts")
-    if text.lstrip().startswith("["):
+    listed = text.lstrip().startswith("[")
+    if listed:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -213,7 +245,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
             raise UsageError("A prompt is no text.", expected="a list of texts", where=path)
     else:
         found = [line.strip() for line in text.splitlines()]
-    kept = tuple(item for item in found if item.strip())
+    kept = {place: item for place, item in enumerate(found, start=1) if item.strip()}
     if not 1 <= len(kept) <= MAX_PROMPTS:
         raise UsageError(
             "The number of prompts is out of range.",
@@ -221,19 +253,31 @@ def read_prompts(path: Path) -> tuple[str, ...]:
             expected=f"1 to {MAX_PROMPTS}",
             where=path,
         )
-    return kept
+    for place, item in kept.items():
+        _check(item, "prompt", f"{path}: {'prompt' if listed else 'line'} {place}")
+    return tuple(kept.values())
 
 
 def read_text(path: Path) -> str:
     """The text in a file. Raises `UsageError`."""
-    return _read(path, MAX_TEXT_BYTES, "text")
+    text = _read(path, MAX_TEXT_BYTES, "text")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            _check(line, "text", f"{path}: line {number}")
+    return text
+
+
+def _check(text: str, what: str, where: str) -> None:
+    try:
+        prompt.check_text(text, what)
+    except UsageError as error:
+        raise UsageError(error.problem, found=error.facts.get("found"), where=where) from None
 
 
 def _read(path: Path, limit: int, what: str) -> str:
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             data = file.read(limit + 1)
-        text = data.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"Cannot read the {what} in {path}.", found=reason, where=path) from error
@@ -241,7 +285,42 @@ def _read(path: Path, limit: int, what: str) -> str:
         raise UsageError(
             f"The {what} in {path} are too large.", expected=f"at most {limit} bytes", where=path
         )
-    return text
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"Cannot read the {what} in {path}.",
+            found=str(error),
+            expected="UTF-8",
+            where=f"{path}: line {line}",
+        ) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file, or standard input. What else there is may have no end, and is not opened."""
+    if path == STDIN:
+        yield sys.stdin.buffer
+        return
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise UsageError(
+            f"{path} is no regular file.",
+            expected="a file, or - for standard input",
+            where=path,
+        )
+    with path.open("rb") as file:
+        yield file
+
+
+def _compared_before(ids: Sequence[int], others: Sequence[Question]) -> int:
+    """Up to which position every one is compared in one of the others, after the same tokens."""
+    end = 0
+    for first, shared in sorted((other.first, _common(ids, other.ids)) for other in others):
+        if first > end:
+            break
+        end = max(end, shared)
+    return end
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from turnout.perf.results import stage_reports
+from turnout.perf.wording import fixed
 from turnout.verify import report as doc
 from turnout.verify.distributions import Compared, joined
 from turnout.verify.rows import FORCED, PROMPT
@@ -33,6 +34,7 @@ def report(run: Run) -> doc.Report:
     """What was found."""
     plan = run.plan
     width = max((a.reference.width for o in run.outcomes for a in o.answers), default=0)
+    routes = tuple(_route(run, outcome) for outcome in run.outcomes)
     return doc.Report(
         created=run.created,
         command=run.command,
@@ -46,11 +48,18 @@ def report(run: Run) -> doc.Report:
             vocabulary=width,
             known_tokens=run.known,
         ),
-        notes=tuple(dict.fromkeys(run.made.notes)),
+        notes=tuple(dict.fromkeys([*run.made.notes, *_unjudged(run, routes)])),
         questions=tuple(_question(run, index) for index in range(len(run.made.questions))),
         reference=_reference(run),
-        routes=tuple(_route(run, outcome) for outcome in run.outcomes),
+        routes=routes,
     )
+
+
+def _unjudged(run: Run, routes: Sequence[doc.RouteReport]) -> Iterator[str]:
+    """That a text was asked for and decides nothing, where it says so nowhere else."""
+    for route in routes:
+        if run.plan.asked.text is not None and route.error is None and too_short(route.perplexity):
+            yield f"{short_text(route.perplexity).capitalize()}."
 
 
 def figures(compared: Compared) -> doc.Figures | None:
@@ -131,8 +140,13 @@ def judge(
     thresholds: doc.Thresholds,
     *,
     not_finite_reference: int = 0,
+    judge_text: bool = False,
 ) -> tuple[str, ...]:
-    """Why a route differs from the reference, a line each; empty for one that does not."""
+    """Why a route differs from the reference, a line each; empty for one that does not.
+
+    A perplexity without an interval is of too few tokens to say anything, and is not judged: which
+    is a reason of its own with `judge_text`.
+    """
     if overall is None:
         return ("no position could be compared",)
     found = []
@@ -142,7 +156,9 @@ def judge(
         found.append(f"its logits are no numbers at {overall.not_finite} positions")
     if overall.kl_mean is not None and overall.kl_mean > thresholds.max_kl:
         found.append(f"mean KL {overall.kl_mean:.3g} is above {thresholds.max_kl:g}")
-    if text is not None and text.ratio > thresholds.max_perplexity_ratio:
+    if judge_text and too_short(text) and not overall.not_finite:
+        found.append(short_text(text))
+    if text is not None and text.interval and text.ratio > thresholds.max_perplexity_ratio:
         found.append(_perplexity_above(text, thresholds.max_perplexity_ratio))
     least = thresholds.min_agreement
     if least is not None and overall.agreement is not None and overall.agreement < least:
@@ -150,12 +166,24 @@ def judge(
     return tuple(found)
 
 
+def too_short(text: doc.Perplexity | None) -> bool:
+    """Whether too few tokens were scored to judge a perplexity."""
+    return text is None or text.interval is None
+
+
+def short_text(text: doc.Perplexity | None) -> str:
+    """That, in words."""
+    scored = 0 if text is None else text.tokens
+    tokens = "1 token" if scored == 1 else f"{scored} tokens"
+    return f"the text is too short to judge its perplexity: {tokens} scored"
+
+
 def _perplexity_above(text: doc.Perplexity, most: float) -> str:
-    line = f"perplexity ratio {text.ratio:.4f} is above {most:g}"
+    line = f"perplexity ratio {fixed(text.ratio, 4)} is above {most:g}"
     if text.interval is None or text.interval[0] > most:
         return line
-    low, high = text.interval
-    return f"{line} (of so short a text it is between {low:.4f} and {high:.4f})"
+    low, high = (fixed(end, 4) for end in text.interval)
+    return f"{line} (of so short a text it is between {low} and {high})"
 
 
 def first_difference(run: Run, answer: Answered) -> doc.FirstDifference | None:
@@ -232,6 +260,7 @@ def _route(run: Run, outcome: Outcome) -> doc.RouteReport:
         scored,
         run.plan.thresholds,
         not_finite_reference=_not_finite_reference(outcome),
+        judge_text=run.plan.judge_text,
     )
     verdict: doc.Verdict = "differs" if reasons else "same"
     failed = outcome.failure is not None

@@ -158,7 +158,15 @@ def notes(report: Report) -> Iterator[str]:
         asked.append(f"agreement {limits.min_agreement:.2%} at least")
     yield f"The same is what keeps within: {', '.join(asked)}."
     yield from read(report)
+    if report.questions:
+        yield f"Nothing beyond {count(longest(report))} was asked."
     yield from report.notes
+
+
+def longest(report: Report) -> int:
+    """The most tokens after which logits were asked for."""
+    # Nothing follows the last token of all, which is not read.
+    return max(asked.tokens + len(asked.continuation) - 1 for asked in report.questions)
 
 
 def read(report: Report) -> Iterator[str]:

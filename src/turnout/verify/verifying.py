@@ -20,6 +20,7 @@ from turnout.perf.lane import failure
 from turnout.verify import questions as asking
 from turnout.verify.distributions import chunks_of, compare
 from turnout.verify.lane import Lane, Rows, Watcher
+from turnout.verify.passages import PROMPTS, TEXT
 from turnout.verify.questions import Made
 from turnout.verify.run import Answered, Encoded, Outcome, Run
 
@@ -168,6 +169,13 @@ def _questions(run: Run) -> Made:
         found = _encode(run, (asked.text,), raw=True)
         begin = found["begin"]
         asking.chunks(made, found["ids"][0][len(begin) :], begin, asked.text_tokens, fits)
+    if asked.long:
+        found = _encode(run, (TEXT,), raw=True)
+        begin = found["begin"]
+        asking.long_prompt(made, found["ids"][0][len(begin) :], begin, fits)
+    if run.reference_identity is not None:
+        # Whatever is asked, tokenizers are compared: token ids alone show nothing of them.
+        _encode(run, (TEXT, *PROMPTS), raw=True)
     return made
 
 
