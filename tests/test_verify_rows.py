@@ -15,6 +15,7 @@ import verify_fixtures as fixtures
 from bundle_fixtures import build_flat
 from session_fixtures import KINDS, TINY, Bundles, set_eos
 from staged import Staged
+from turnout.errors import WriteError
 from turnout.runtime import Session
 from turnout.runtime.generation import create_generator
 from turnout.verify.rows import Reader, RowFile
@@ -344,3 +345,13 @@ def test_logits_are_found_by_the_name_that_the_config_gives_them(
     with reading(bundle, tmp_path) as read:
         _, ways, _ = read.prompt(tokens(12), follows=[7])
     assert ways == "p" * 12
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_disk_without_room_is_named_with_what_helps() -> None:
+    file = RowFile(Path("/dev/full"), 0)
+    with pytest.raises(WriteError, match="No space left for logits in /dev") as caught:
+        for position in range(100):
+            file.put(position, np.zeros((1, 4096), np.float32), "p")
+    assert "TMPDIR" in caught.value.facts["fix"]
+    assert "--max-new-tokens" in caught.value.facts["fix"]

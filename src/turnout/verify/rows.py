@@ -15,10 +15,12 @@ to the first of them, and forcing the rest.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
+from turnout.errors import WriteError
 from turnout.files import explain_os_error
 from turnout.runtime.generation import PROMPT_STEP, create_generator
 from turnout.runtime.options import SearchOptions
@@ -63,7 +65,7 @@ class RowFile:
                 self._file.seek((index - self.first) * row.nbytes)
                 self._file.write(row.tobytes())
             except OSError as error:
-                raise explain_os_error(error, self.path) from error
+                raise _unwritten(error, self.path) from error
             self.ways[index] = way
         return len(self.ways) - before
 
@@ -86,7 +88,22 @@ class RowFile:
         try:
             self._file.close()
         except OSError as error:
-            raise explain_os_error(error, self.path) from error
+            raise _unwritten(error, self.path) from error
+
+
+def _unwritten(error: OSError, path: Path) -> WriteError:
+    """Why logits could not be written, and what helps: the folder is not one that was named."""
+    found = explain_os_error(error, path)
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        return found
+    return WriteError(
+        f"No space left for logits in {path.parent}.",
+        expected="room for those of one question, and the reference's beside several routes",
+        where=path.parent,
+        fix="free some space; or verify fewer routes at a time, or ask less (--text-tokens, "
+        "--max-new-tokens). TMPDIR names that folder where it is on the bundle's disk, or nothing "
+        "else is",
+    )
 
 
 class Reader:
