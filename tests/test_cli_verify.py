@@ -49,16 +49,16 @@ def test_without_options_the_bundle_is_verified_as_it_says_itself(
     head, row, *_ = done.out.splitlines()
     assert words(head) == [
         "Route",
+        "Verdict",
         "Took effect",
         "Agreement",
         "Mean KL",
         "p99 KL",
         "Perplexity",
         "First difference",
-        "Verdict",
     ]
     one = "1.0000 (1.0000 to 1.0000)"
-    assert words(row) == ["config", "config", "100%", "0", "0", one, "none", "same"]
+    assert words(row) == ["config", "same", "config", "100%", "0", "0", one, "none"]
     assert "Reference: --ep cpu --reproducible, which took effect as cpu." in done.out
     assert re.search(r"Compared at \d+ positions: \d+ read out of prompts", done.out)
     assert "The same is what keeps within: mean KL 0.01, perplexity ratio 1.03." in done.out
@@ -72,7 +72,7 @@ def test_a_route_that_differs_says_why_and_the_exit_code_is_1(
     altered = fixtures.with_noise(bundles("pipeline"), 0.1)
     done = turnout("verify", altered, "--reference-bundle", tiny, "--no-text")
     assert done.code == 1
-    assert words(done.out.splitlines()[1])[-1] == "differs"
+    assert words(done.out.splitlines()[1])[1] == "differs"
     assert re.search(r"^  mean KL \S+ is above 0.01$", done.out, re.MULTILINE)
     assert re.search(
         r"^  after \d+ tokens? .* for .*, where the reference's margin is [\d.e-]+: \w",
@@ -275,7 +275,7 @@ def test_a_failed_route_is_a_row_with_its_reason_and_the_exit_code_is_1(
     done = turnout("verify", tiny, *options)
     assert done.code == 1
     rows = [words(line) for line in done.out.splitlines()[1:3]]
-    assert [(row[0], row[-1]) for row in rows] == [("ep=cpu", "failed"), ("config", "same")]
+    assert [(row[0], row[1]) for row in rows] == [("ep=cpu", "failed"), ("config", "same")]
     assert "crashed during question 3 of 4" in done.out
     assert "the native library says why" in done.out
     assert "Traceback" not in done.err
@@ -317,6 +317,7 @@ def test_an_interrupt_ends_it_and_leaves_nothing(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     options = ("--random-tokens", "1000,100", "-v", "--json", "-o", tmp_path / "verify.json")
+    beside = fixtures.files_near(tiny)
     process = start(tmp_path, "verify", tiny, "--route-set", "config; ep=cpu", *options)
     try:
         assert process.stderr is not None
@@ -333,6 +334,26 @@ def test_an_interrupt_ends_it_and_leaves_nothing(
     # The runtime itself leaves a file there, by which it tells its sessions apart.
     assert {path.name for path in temporary.iterdir()} <= {".ses"}
     assert not (tmp_path / "verify.json").exists()
+    assert fixtures.files_near(tiny) == beside
+
+
+@posix
+def test_an_interrupt_keeps_the_routes_that_were_verified(
+    turnout: Terminal, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = {"ep=cpu": f"{fixtures.__name__}:Interrupting"}
+    patched = functools.partial(verifying.verify, serving=serving)
+    monkeypatch.setattr(verifying, "verify", patched)
+    path = tmp_path / "verify.json"
+    options = ("--random-tokens", "4,6", "--no-text", "--route-set", "config; ep=cpu")
+    done = turnout("verify", tiny, *options, "-o", path)
+    assert done.code == 130
+    rows = [words(line) for line in done.out.splitlines()[1:3]]
+    assert [(row[0], row[1]) for row in rows] == [("config", "same"), ("ep=cpu", "failed")]
+    assert "It was interrupted; " in done.out
+    found = json.loads(path.read_text("utf-8"))
+    assert found["interrupted"] is True
+    assert [route["verdict"] for route in found["routes"]] == ["same", None]
 
 
 @pytest.mark.openvino
@@ -348,5 +369,5 @@ def test_a_route_is_compiled_where_that_is_asked_for(turnout: Terminal, bundles:
     folder = bundles("pipeline")
     done = turnout("verify", folder, *QUICK, "--ep", "openvino", "--compile", "--reproducible")
     assert done.code == 0, done.err
-    assert words(done.out.splitlines()[1])[-1] == "same"
+    assert words(done.out.splitlines()[1])[1] == "same"
     assert list((folder / "_compiled" / "store").iterdir())

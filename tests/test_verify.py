@@ -534,6 +534,25 @@ def test_an_error_of_the_reference_is_that_of_the_call(bundles: Bundles) -> None
         )
 
 
+@posix
+def test_routes_that_were_verified_stay_where_the_reference_fails_later(
+    bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It is asked its three questions again for the second route, and crashes at the fifth.
+    monkeypatch.setattr(verifying, "KEPT_BYTES", 0)
+    serving = {"reference": f"{fixtures.__name__}:CrashingLate"}
+    routes = parse("config; ep=cpu; name=third config")
+    report = verify(original(bundles), routes, plan(), serving=serving)
+    assert [route.verdict for route in report.routes] == ["same", None, None]
+    errors = [route.error for route in report.routes[1:]]
+    assert [(error.kind, error.during) for error in errors if error is not None] == [
+        ("crashed", "the reference's part in question 2 of 3"),
+        ("crashed", "the reference's part in an earlier route"),
+    ]
+    assert not report.interrupted
+    assert not report.holds
+
+
 def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
@@ -546,10 +565,25 @@ def test_after_an_interrupt_neither_processes_nor_files_are_left(
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     bundle, before = original(bundles), children()
+    beside = fixtures.files_near(bundle.path)
+    faulty = served_by(fixtures.Interrupting)
     with pytest.raises(KeyboardInterrupt):
-        verify(bundle, parse("ep=cpu"), plan(), serving=served_by(fixtures.Interrupting))
+        verify(bundle, parse("ep=cpu; config"), plan(), serving=faulty)
+    assert children() == before
+    # A route that was verified before is kept.
+    report = verify(bundle, parse("config; ep=cpu; name=third ep=cpu"), plan(), serving=faulty)
+    assert report.interrupted
+    assert not report.holds
+    one, two, three = report.routes
+    assert (one.verdict, one.error, len(one.answers)) == ("same", None, 3)
+    assert all(q.continuation_text for q in report.questions)
+    assert two.error is not None
+    assert (two.error.during, two.error.problem) == ("question 3 of 3", "It was interrupted.")
+    assert three.error is not None
+    assert three.error.during == "an earlier route"
     assert children() == before
     assert list(temporary.iterdir()) == []
+    assert fixtures.files_near(bundle.path) == beside
 
 
 def test_nothing_is_left_on_disk_and_the_bundle_is_as_it_was(
@@ -560,8 +594,10 @@ def test_nothing_is_left_on_disk_and_the_bundle_is_as_it_was(
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     bundle = original(bundles, "pipeline")
     before = {path: path.read_bytes() for path in bundle.path.iterdir()}
+    beside = fixtures.files_near(bundle.path)
     verify(bundle, ONE, plan())
     assert list(temporary.iterdir()) == []
+    assert fixtures.files_near(bundle.path) == beside
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -164,15 +164,32 @@ def test_a_share_is_100_percent_only_where_it_is_all(value: float | None, text: 
 def test_a_route_reads_as_a_row_of_the_table() -> None:
     assert dict(zip(tables.HEAD, tables.cells(make_verified_route()), strict=True)) == {
         "Route": "config",
+        "Verdict": "same",
         "Took effect": "config",
         "Agreement": "95.00%",
         "Mean KL": "0.0034",
         "p99 KL": "0.017",
         "Perplexity": "1.0091 (0.9980 to 1.0202)",
         "First difference": "1 of 2 prompts, after 7 tokens",
-        "Verdict": "same",
     }
-    assert tables.cells(failed())[2:] == ("-", "-", "-", "-", "-", "failed")
+    assert tables.HEAD[1] == "Verdict"
+    assert tables.cells(failed())[1:] == ("failed", "ep=qnn", "-", "-", "-", "-", "-")
+
+
+def test_no_first_difference_is_said_of_logits_that_are_no_numbers() -> None:
+    none = make_verified_route(answers=(make_answer(0),))
+    assert tables.first(none) == "none"
+    nan = make_figures(not_finite=3, agreement=0.0, kl_mean=None)
+    assert tables.first(change(none, continuations=nan)) == "-"
+
+
+def test_the_result_is_a_sentence_that_the_section_begins_with() -> None:
+    report = make_verified(make_verified_route(), make_verified_route("b", verdict="differs"))
+    said = "1 of 2 routes are the same as the reference; differs: b."
+    assert tables.result(report) == said
+    assert section(report).html.startswith(f"<p>{said}</p>")
+    report = make_verified(make_verified_route(), failed(), interrupted=True)
+    assert tables.result(report).endswith("; failed: ep=qnn. It was interrupted.")
 
 
 @pytest.mark.parametrize(

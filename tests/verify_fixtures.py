@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from turnout.bundle import COMPILED
+from turnout.files import STAGING_PREFIX
 from turnout.processes import Heard
 from turnout.verify.child import Serving
 
@@ -93,6 +95,17 @@ def with_noise(bundle: Path, scale: float) -> Path:
     return bundle
 
 
+def files_near(bundle: Path) -> set[Path]:
+    """What is in the bundle and beside it, but for derived bundles, which are meant to stay."""
+    stays = bundle / COMPILED / "routes"
+    near = {*bundle.rglob("*"), *bundle.parent.iterdir()}
+    return {
+        path
+        for path in near - {stays, stays.parent}
+        if stays not in path.parents or path.name.startswith(STAGING_PREFIX)
+    }
+
+
 def named_scores(graph: onnx.GraphProto) -> None:
     """Gives logits another name."""
     for node in graph.node:
@@ -136,6 +149,10 @@ class Crashing(Faulty):
     def asked(self, tell: Heard) -> None:
         os.write(2, b"the native library says why\n")
         os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class CrashingLate(Crashing):
+    before = 4
 
 
 class Hanging(Faulty):

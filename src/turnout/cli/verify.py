@@ -53,9 +53,11 @@ def verify(
     Compared are the likeliest token at every position, the divergence of the distributions, the
     perplexity of the text, and where greedy continuations part. A route that exceeds a threshold
     differs, and the exit code is 1; so it is where a route fails, while the others are verified.
+    Ctrl-C ends it, reports the routes that were verified by then, and exits with 130.
     """
     from turnout.bundle import Bundle
-    from turnout.cli.ending import ended_cleanly
+    from turnout.cli.ending import interrupted_once
+    from turnout.cli.sessions import note
     from turnout.cli.verify_view import View
     from turnout.verify.verifying import verify as compare
 
@@ -64,9 +66,17 @@ def verify(
     show.check(read, (ask.prompts, ask.text))
     candidates = several.candidates(asked, prepare)
     plan = judge.plan(ask.asking(), native_code=prepare.allow_native_code)
-    with ended_cleanly(), View(quiet=quiet, verbose=verbose) as view:
-        report = compare(opened, candidates, plan, watcher=view, command=("turnout", *sys.argv[1:]))
-    _put(report, show, verbose=verbose, quiet=quiet)
+    command = ("turnout", *sys.argv[1:])
+    with interrupted_once() as interruption:
+        try:
+            with View(quiet=quiet, verbose=verbose) as view:
+                report = compare(opened, candidates, plan, watcher=view, command=command)
+        except KeyboardInterrupt:
+            note("Interrupted before a route was verified: nothing to report.", quiet=quiet)
+            raise typer.Exit(interruption.exit_code) from None
+        _put(report, show, verbose=verbose, quiet=quiet)
+    if report.interrupted:
+        raise typer.Exit(interruption.exit_code)
     if not report.holds:
         raise typer.Exit(EXIT_FAILED)
 

@@ -173,11 +173,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     questions: tuple[Question, ...]
     reference: ReferenceReport
     routes: tuple[RouteReport, ...]
+    interrupted: Annotated[
+        bool, _says("whether it was ended early, as by Ctrl-C; routes that it lacks have an error")
+    ] = False
 
     @property
     def holds(self) -> bool:
         """Whether every route is the same, and none failed."""
-        return all(route.verdict == "same" for route in self.routes)
+        return not self.interrupted and all(route.verdict == "same" for route in self.routes)
 
 
 class _Header(msgspec.Struct):

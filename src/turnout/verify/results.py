@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from turnout.perf.results import stage_reports
-from turnout.perf.wording import fixed
+from turnout.perf.wording import counted, fixed
 from turnout.verify import report as doc
 from turnout.verify.distributions import Compared, joined
 from turnout.verify.rows import FORCED, PROMPT
@@ -52,6 +52,7 @@ def report(run: Run) -> doc.Report:
         questions=tuple(_question(run, index) for index in range(len(run.made.questions))),
         reference=_reference(run),
         routes=routes,
+        interrupted=run.interrupted,
     )
 
 
@@ -174,8 +175,7 @@ def too_short(text: doc.Perplexity | None) -> bool:
 def short_text(text: doc.Perplexity | None) -> str:
     """That, in words."""
     scored = 0 if text is None else text.tokens
-    tokens = "1 token" if scored == 1 else f"{scored} tokens"
-    return f"the text is too short to judge its perplexity: {tokens} scored"
+    return f"the text is too short to judge its perplexity: {counted(scored, 'token')} scored"
 
 
 def _perplexity_above(text: doc.Perplexity, most: float) -> str:

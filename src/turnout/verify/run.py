@@ -58,6 +58,7 @@ class Run:
     reference: Lane
     outcomes: list[Outcome]
     known: int
+    interrupted: bool = False
     made: Made = field(default_factory=Made)
     encoded: list[Encoded] = field(default_factory=list)
     continuations: dict[int, tuple[int, ...]] = field(default_factory=dict)

@@ -29,6 +29,7 @@ def section(report: Report) -> Section:
     Raises `MachineError` where the extra `report` is not installed.
     """
     parts = [
+        _paragraph(wording.shown(tables.result(report))),
         table(
             tables.HEAD,
             [tables.cells(route) for route in report.routes],

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 HEAD = (
     "Route",
+    "Verdict",
     "Took effect",
     "Agreement",
     "Mean KL",
     "p99 KL",
     "Perplexity",
     "First difference",
-    "Verdict",
 )
 FIGURES_HEAD = ("Where", "Positions", "Agreement", "Mean KL", "p99 KL", "Largest KL")
 PARTS = {
@@ -43,14 +43,28 @@ def cells(route: RouteReport) -> tuple[str, ...]:
     overall, text = route.overall, route.perplexity
     return (
         route.name,
+        route.verdict or FAILED,
         route.effective,
         share(overall.agreement if overall is not None else None),
         nats(overall.kl_mean if overall is not None else None),
         nats(overall.kl_p99 if overall is not None else None),
         ratio(text),
         first(route),
-        route.verdict or FAILED,
     )
+
+
+def result(report: Report) -> str:
+    """How many routes are the same, and which are not, as a sentence."""
+    whose: dict[str, list[str]] = {verdict: [] for verdict in ("same", "differs", FAILED)}
+    for route in report.routes:
+        whose[route.verdict or FAILED].append(route.name)
+    same = f"{len(whose['same'])} of {wording.counted(len(report.routes), 'route')}"
+    parts = [f"{same} {'is' if len(report.routes) == 1 else 'are'} the same as the reference"]
+    for verdict in ("differs", FAILED):
+        if whose[verdict]:
+            parts.append(f"{verdict}: {', '.join(wording.first_few(whose[verdict]))}")
+    end = ". It was interrupted." if report.interrupted else "."
+    return "; ".join(parts) + end
 
 
 def figures(route: RouteReport) -> list[tuple[str, ...]]:
@@ -103,7 +117,8 @@ def first(route: RouteReport) -> str:
     if route.continuations is None:
         return wording.MISSING
     if not found:
-        return "none"
+        # Where logits are no numbers there may be one that nobody can tell.
+        return wording.MISSING if route.continuations.not_finite else "none"
     prompts = sum(not answer.nll for answer in route.answers)
     earliest = min(found, key=lambda difference: difference.after)
     return f"{len(found)} of {prompts} prompts, after {count(earliest.after)}"
@@ -149,6 +164,8 @@ def shortened(text: str) -> str:
 
 def notes(report: Report) -> Iterator[str]:
     """What has to be known to read the results right."""
+    if report.interrupted:
+        yield "It was interrupted; routes that it did not come to the end of have failed."
     reference = report.reference
     of = "" if reference.bundle is None else f" of {reference.bundle.path}"
     yield f"Reference: {reference.requested}{of}, which took effect as {reference.effective}."

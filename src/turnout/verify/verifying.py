@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from turnout.errors import BundleError, TurnoutError, UsageError
 from turnout.perf.environment import environment, identity
 from turnout.perf.lane import failure
+from turnout.perf.report import Failure
 from turnout.verify import questions as asking
 from turnout.verify.distributions import chunks_of, compare
 from turnout.verify.lane import Lane, Rows, Watcher
@@ -50,8 +51,10 @@ def verify(
 ) -> Report:
     """The report on every candidate beside the reference.
 
-    A route that cannot be loaded, or fails, is a row with its reason, and the others go on; an
-    error of the reference is raised. There is at least one candidate. `inventory` None looks at
+    A route that cannot be loaded, or fails, is a row with its reason, and the others go on. An
+    error of the reference, or `KeyboardInterrupt`, ends it: the report has the routes that were
+    verified, and the others as rows that failed; where there is none, it is raised. There is at
+    least one candidate. `inventory` None looks at
     this machine. `serving` says what serves in the process of a route, by its name, if not
     `child.SERVING`: a test's own. Raises `UsageError` for a route that the bundle cannot have, or
     a reference of other tokens, `BundleError`, `LoadError` and `GenerationError`.
@@ -70,12 +73,39 @@ def verify(
         run.made = _questions(run)
         rows = sum(question.most_rows for question in run.made.questions)
         run.reference.watcher.begun(rows * (1 + sum(o.failure is None for o in run.outcomes)))
-        kept = _Kept(run, folder)
-        able = [outcome for outcome in run.outcomes if outcome.failure is None]
-        for outcome in able:
-            _take(run, outcome, kept, folder, last=outcome is able[-1])
-        _name_tokens(run)
+        _go(run, folder)
     return report(run)
+
+
+def _go(run: Run, folder: Path) -> None:
+    """Ask every route; those that were asked stay, whatever ends it then."""
+    left = [outcome for outcome in run.outcomes if outcome.failure is None]
+    kept, whole = _Kept(run, folder), len(left)
+    try:
+        while left:
+            _take(run, left[0], kept, folder, last=len(left) == 1)
+            del left[0]
+            _name_tokens(run)
+    except UsageError:
+        raise
+    except (KeyboardInterrupt, TurnoutError) as error:
+        if len(left) == whole:
+            raise
+        run.interrupted = isinstance(error, KeyboardInterrupt)
+        _leave(run, left, error)
+
+
+def _leave(run: Run, left: Sequence[Outcome], error: KeyboardInterrupt | TurnoutError) -> None:
+    """Say of routes that were not asked, or not everything, why."""
+    for outcome in left:
+        asked = f"question {len(outcome.answers) + 1} of {len(run.made.questions)}"
+        during = asked if outcome is left[0] else "an earlier route"
+        if isinstance(error, TurnoutError):
+            outcome.failure = failure(error, f"the reference's part in {during}")
+        else:
+            outcome.failure = Failure(
+                kind="killed", during=during, problem="It was interrupted.", facts={}
+            )
 
 
 def _lanes_of(
