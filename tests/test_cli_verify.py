@@ -244,6 +244,23 @@ def test_prompts_are_read_from_standard_input(tiny: Path, tmp_path: Path) -> Non
     assert found["settings"]["prompts_from"] == "standard input"
 
 
+def test_a_text_that_was_given_and_is_too_short_to_judge_is_not_the_same(
+    turnout: Terminal, tiny: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat", "utf-8")
+    options = ("--random-tokens", "1,4", "--max-new-tokens", "2")
+    done = turnout("verify", tiny, *options, "--text", text)
+    assert done.code == 1
+    assert "the text is too short to judge its perplexity: " in done.out
+    # Turnout's own, cut short, is only noted.
+    done = turnout("verify", tiny, *options, "--text-tokens", "8")
+    assert done.code == 0, done.err
+    assert "The text is too short to judge its perplexity: " in done.out
+    done = turnout("verify", tiny, *options, "--text-tokens", "8", "--max-perplexity-ratio", "2")
+    assert done.code == 1
+
+
 def test_a_path_that_is_no_bundle_is_wrong_usage(turnout: Terminal, tiny: Path) -> None:
     done = turnout("verify", next(tiny.rglob("*.onnx")))
     assert done.code == 2

@@ -182,15 +182,15 @@ class JudgeOptions:
 
     def plan(self, asked: Asking, *, native_code: bool) -> Plan:
         """The plan to ask that. Raises `UsageError`."""
+        from turnout.verify.passages import TEXT
         from turnout.verify.plan import Plan
-        from turnout.verify.questions import BUILT_IN
 
         return Plan(
             asked,
             self._reference(),
             self._bundle(),
             self._thresholds(),
-            judge_text=self.max_perplexity_ratio is not None or asked.text_from != BUILT_IN,
+            judge_text=self.max_perplexity_ratio is not None or asked.text not in {None, TEXT},
             time_limit_s=self.time_limit,
             allow_native_code=native_code,
         )
