@@ -60,8 +60,8 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def bare(model: Any, tokenizer: Any, ids: list[int], tokens: int) -> str:
-    """What one would write by hand, timing nothing."""
+def bare(model: Any, tokenizer: Any, ids: list[int], tokens: int) -> list[int]:
+    """What one would write by hand, timing nothing; the tokens."""
     import onnxruntime_genai as og
 
     params = og.GeneratorParams(model)
@@ -73,11 +73,14 @@ def bare(model: Any, tokenizer: Any, ids: list[int], tokens: int) -> str:
     generator.append_tokens(ids)
     while not generator.is_done():
         generator.generate_next_token()
-    return str(tokenizer.decode(generator.get_sequence(0)[len(ids) :]))
+    found = generator.get_sequence(0)[len(ids) :]
+    tokenizer.decode(found)
+    return [int(token) for token in found]
 
 
-def timed(session: turnout.Session, ids: list[int], tokens: int) -> str:
-    return session.generate_timed(ids, max_new_tokens=tokens, greedy=True, ignore_eos=True).text
+def timed(session: turnout.Session, ids: list[int], tokens: int) -> list[int]:
+    result = session.generate_timed(ids, max_new_tokens=tokens, greedy=True, ignore_eos=True)
+    return list(result.token_ids)
 
 
 def report(taken: dict[str, list[float]]) -> int:
