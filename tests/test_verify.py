@@ -578,7 +578,7 @@ def test_after_an_interrupt_neither_processes_nor_files_are_left(
     assert (one.verdict, one.error, len(one.answers)) == ("same", None, 3)
     assert all(q.continuation_text for q in report.questions)
     assert two.error is not None
-    assert (two.error.during, two.error.problem) == ("question 3 of 3", "It was interrupted.")
+    assert (two.error.during, two.error.problem) == ("question 3 of 3", "The run was ended early.")
     assert three.error is not None
     assert three.error.during == "an earlier route"
     assert children() == before

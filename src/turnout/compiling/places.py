@@ -57,17 +57,20 @@ def stores(bundle: Bundle) -> list[Path]:
 
 
 @contextlib.contextmanager
-def scratch(bundle: Bundle) -> Iterator[Path]:
+def scratch(bundle: Bundle, *, links: bool = True) -> Iterator[Path]:
     """A temporary folder, without links, that goes again with all that is in it.
 
     On the disk of the source's files where possible, so that large ones can be linked; never
-    in a hub's folder, and in the bundle's own only if its disk has no other place.
+    in a hub's folder, and in the bundle's own only if its disk has no other place. Where nothing is
+    to be linked (not `links`), it is in the system's folder for such things, or the cache.
     """
     source = bundle.blobs or bundle.path.resolve()
     system = Path(tempfile.gettempdir())
-    roots = [root for root in (system, cache_folder()) if same_disk(source, root)]
-    if bundle.blobs is None:
-        roots.append(source)
+    if links:
+        roots = [root for root in (system, cache_folder()) if same_disk(source, root)]
+        roots += [source] if bundle.blobs is None else []
+    else:
+        roots = [system, cache_folder()]
     # Named before it is made, so that it goes wherever Ctrl-C comes.
     name = f"{_SCRATCH}{secrets.token_hex(8)}"
     with contextlib.ExitStack() as held:

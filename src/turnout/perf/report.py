@@ -212,7 +212,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a route could not be measured, or not to the end."""
 
     kind: Annotated[
-        Literal["unavailable", "failed", "crashed", "hung", "out of memory", "killed"],
+        Literal[
+            "unavailable", "failed", "crashed", "hung", "out of memory", "killed", "interrupted"
+        ],
         _says(
             "what became of it; `unavailable` is what this machine does not have, `killed` that "
             "somebody ended its process, which may have been the system for lack of memory"

@@ -92,7 +92,7 @@ class RowFile:
 
 
 def _unwritten(error: OSError, path: Path) -> WriteError:
-    """Why logits could not be written, and what helps: the folder is not one that was named."""
+    """Why logits could not be written, and what helps: nobody named the folder."""
     found = explain_os_error(error, path)
     if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
         return found
@@ -100,9 +100,8 @@ def _unwritten(error: OSError, path: Path) -> WriteError:
         f"No space left for logits in {path.parent}.",
         expected="room for those of one question, and the reference's beside several routes",
         where=path.parent,
-        fix="free some space; or verify fewer routes at a time, or ask less (--text-tokens, "
-        "--max-new-tokens). TMPDIR names that folder where it is on the bundle's disk, or nothing "
-        "else is",
+        fix="set TMPDIR to a folder with more room; or verify fewer routes at a time, or ask less "
+        "(--text-tokens, --max-new-tokens)",
     )
 
 

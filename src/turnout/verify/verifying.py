@@ -68,7 +68,7 @@ def verify(
     for lane in lanes:
         lane.serving = (serving or {}).get(lane.name, lane.serving)
     run = _prepared(lanes, plan, inventory, tuple(command))
-    with scratch(bundle) as folder, contextlib.ExitStack() as held:
+    with scratch(bundle, links=False) as folder, contextlib.ExitStack() as held:
         held.enter_context(run.reference.loaded(folder))
         run.made = _questions(run)
         rows = sum(question.most_rows for question in run.made.questions)
@@ -104,7 +104,7 @@ def _leave(run: Run, left: Sequence[Outcome], error: KeyboardInterrupt | Turnout
             outcome.failure = failure(error, f"the reference's part in {during}")
         else:
             outcome.failure = Failure(
-                kind="killed", during=during, problem="It was interrupted.", facts={}
+                kind="interrupted", during=during, problem="The run was ended early.", facts={}
             )
 
 
