@@ -239,3 +239,17 @@ def test_processes_that_the_system_ended_for_lack_of_memory_are_counted(
     assert memory.oom_kills() == 7
     path.write_text("pgfault 12\n")
     assert memory.oom_kills() is None
+
+
+def test_where_the_system_keeps_no_counters_psutil_is_asked(
+    holding: Holding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows and macOS."""
+    monkeypatch.setattr(memory, "_STATUS", "/nowhere/{pid}")
+    sampler = memory.Sampler(holding.process.pid, every_s=0.005)
+    with sampler.watching():
+        before = sampler_waits(sampler)
+        holding.hold(96)
+        after = sampler_waits(sampler)
+    assert 94 << 20 < after.rss - before.rss < 100 << 20
+    assert sampler.peak.rss == max(sample.rss for sample in sampler.samples)
