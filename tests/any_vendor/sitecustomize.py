@@ -97,15 +97,16 @@ def _write(slot: int, value: int) -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds onnxruntime as it would be found anyway, and changes it once it is loaded."""
+    """Finds a module as it would be found anyway, and changes onnxruntime once it is loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._own: Any = None
         self._looking = False
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
         # It stays in place: a spec may be asked for by somebody who imports nothing.
-        if name != "onnxruntime" or self._looking:
+        if name != self._name or self._looking:
             return None
         self._looking = True
         try:
@@ -122,11 +123,25 @@ class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: Any) -> None:
         self._own.exec_module(module)
         module.__spec__.loader = module.__loader__ = self._own
-        folder = Path(module.__file__).parent / "capi"
-        for library in (*folder.glob("libonnxruntime.so*"), *folder.glob("*_state*.so")):
+        for library in _libraries(with_python="onnxruntime" in sys.modules):
             ctypes.CDLL(str(library))
             pretend(library)
 
 
-if is_needed() and "onnxruntime" not in sys.modules:
-    sys.meta_path.insert(0, _AfterImport())
+def _libraries(*, with_python: bool) -> list[Path]:
+    """What has a table of functions: the library of onnxruntime-genai, and Python's module."""
+    found = importlib.util.find_spec("onnxruntime")
+    if found is None or found.origin is None:
+        return []
+    folder = Path(found.origin).parent / "capi"
+    return [
+        *folder.glob("libonnxruntime.so*"),
+        *(folder.glob("*_state*.so") if with_python else ()),
+    ]
+
+
+if is_needed():
+    # onnxruntime-genai finds the library of onnxruntime without importing that.
+    for module_name in ("onnxruntime", "onnxruntime_genai"):
+        if module_name not in sys.modules:
+            sys.meta_path.insert(0, _AfterImport(module_name))

@@ -71,4 +71,5 @@ def interrupted_once() -> Iterator[Interruption]:
         yield found
     finally:
         for number, handler in zip(heeded, before, strict=True):
-            signal.signal(number, handler)
+            # The command is ending by one: another would only change the code that it ends with.
+            signal.signal(number, handler if found.number is None else signal.SIG_IGN)
