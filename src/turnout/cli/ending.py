@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import signal
 import sys
@@ -71,5 +72,7 @@ def interrupted_once() -> Iterator[Interruption]:
         yield found
     finally:
         for number, handler in zip(heeded, before, strict=True):
-            # The command is ending by one: another would only change the code that it ends with.
-            signal.signal(number, handler if found.number is None else signal.SIG_IGN)
+            signal.signal(number, handler)
+            if found.number is not None:
+                # While the interpreter ends, one more would only change the code that it ends with.
+                atexit.register(signal.signal, number, signal.SIG_IGN)
