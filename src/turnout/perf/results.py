@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from turnout.memory import Memory
     from turnout.perf.lane import Lane
     from turnout.perf.measuring import Run
+    from turnout.perf.routeset import Candidate
     from turnout.routing import Route
 
 MAX_SAMPLES = 2000  # of the memory of one route over time
@@ -64,13 +65,15 @@ def _workload(run: Run, index: int) -> doc.Workload:
 
 def _route(run: Run, lane: Lane) -> doc.RouteReport:
     requests, load = tuple(lane.requests), lane.load
-    requested, effective = _in_effect(run.bundle, lane)
+    requested, effective, stages = in_effect(
+        lane.candidate, run.bundle, lane.route, decided=lane.decided
+    )
     workloads = range(len(run.plan.asks))
     return doc.RouteReport(
         name=lane.candidate.name,
         requested=requested,
         effective=effective,
-        stages=stage_reports(run.bundle, lane.route) if lane.decided else (),
+        stages=stages,
         placed=lane.placed,
         placed_note="" if lane.placed is not None else lane.placed_note,
         prepared=lane.prepared,
@@ -92,18 +95,22 @@ def _result(index: int, requests: Sequence[doc.Request]) -> doc.WorkloadResult:
     )
 
 
-def _in_effect(bundle: Bundle, lane: Lane) -> tuple[str, str]:
-    """What was asked and what took effect, which is nothing where no route could be decided."""
+def in_effect(
+    candidate: Candidate, bundle: Bundle, route: Route | None, *, decided: bool
+) -> tuple[str, str, tuple[doc.StageReport, ...]]:
+    """What was asked, what took effect, and both of each stage.
+
+    That is nothing where no route could be `decided`. `route` is None for the bundle as it is.
+    """
     from turnout.runtime import Session
 
-    if not lane.decided:
-        return str(lane.candidate.request), "nothing"
-    found = Session(bundle, lane.route).in_effect
-    return found.requested, found.effective
+    if not decided:
+        return str(candidate.request), "nothing", ()
+    found = Session(bundle, route).in_effect
+    return found.requested, found.effective, _stages(bundle, route)
 
 
-def stage_reports(bundle: Bundle, route: Route | None) -> tuple[doc.StageReport, ...]:
-    """What a route asks for each stage and what takes effect; None for the bundle as it is."""
+def _stages(bundle: Bundle, route: Route | None) -> tuple[doc.StageReport, ...]:
     from turnout.machine import Inventory
     from turnout.routing import RouteRequest, resolve
 

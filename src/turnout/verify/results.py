@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from turnout.perf.results import stage_reports
+from turnout.perf.results import in_effect
 from turnout.perf.wording import counted, fixed
 from turnout.verify import report as doc
 from turnout.verify.distributions import Compared, joined
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from turnout.perf.report import StageReport
     from turnout.verify.lane import Lane, Rows
     from turnout.verify.run import Answered, Outcome, Run
 
@@ -233,12 +234,12 @@ def _question(run: Run, index: int) -> doc.Question:
 
 def _reference(run: Run) -> doc.ReferenceReport:
     lane = run.reference
-    requested, effective = _in_effect(lane)
+    requested, effective, stages = _in_effect(lane)
     return doc.ReferenceReport(
         name=lane.name,
         requested=requested,
         effective=effective,
-        stages=stage_reports(lane.bundle, lane.route) if lane.decided else (),
+        stages=stages,
         bundle=run.reference_identity,
         not_finite=max((_not_finite_reference(o) for o in run.outcomes), default=0),
     )
@@ -250,7 +251,7 @@ def _not_finite_reference(outcome: Outcome) -> int:
 
 def _route(run: Run, outcome: Outcome) -> doc.RouteReport:
     lane, answers = outcome.lane, outcome.answers
-    requested, effective = _in_effect(lane)
+    requested, effective, stages = _in_effect(lane)
     overall = figures(joined(answer.compared for answer in answers))
     kinds = [run.made.questions[answer.question].kind for answer in answers]
     texts = [a.compared for a, kind in zip(answers, kinds, strict=True) if kind == "text"]
@@ -268,7 +269,7 @@ def _route(run: Run, outcome: Outcome) -> doc.RouteReport:
         name=lane.name,
         requested=requested,
         effective=effective,
-        stages=stage_reports(lane.bundle, lane.route) if lane.decided else (),
+        stages=stages,
         verdict=None if failed else verdict,
         reasons=() if failed else reasons,
         overall=overall,
@@ -339,14 +340,8 @@ def _read(rows: Rows, positions: Sequence[int]) -> doc.Read:
     return doc.Read(prompt=ways.count(PROMPT), forced=ways.count(FORCED))
 
 
-def _in_effect(lane: Lane) -> tuple[str, str]:
-    """What was asked and what took effect, which is nothing where no route could be decided."""
-    from turnout.runtime import Session
-
-    if not lane.decided:
-        return str(lane.candidate.request), "nothing"
-    found = Session(lane.bundle, lane.route).in_effect
-    return found.requested, found.effective
+def _in_effect(lane: Lane) -> tuple[str, str, tuple[StageReport, ...]]:
+    return in_effect(lane.candidate, lane.bundle, lane.route, decided=lane.decided)
 
 
 def _percentile(values: NDArray[np.float64]) -> float | None:
