@@ -549,7 +549,8 @@ def test_whatever_goes_wrong_is_an_error_of_turnouts(bundles: Bundles) -> None:
     bundle, decided = chosen(folder, ONE_STAGE)
     options = CompileOptions(compile=True, require_compiled=True, timeout_s=0.01)
     session = Session(bundle, decided, preparing=options)
-    with pytest.raises(TurnoutError, match="did not answer within"):
+    with pytest.raises(TurnoutError, match="did not answer within") as caught:
         session.load()
+    assert "--compile-timeout" in caught.value.facts["fix"]
     assert not session.is_loaded
     assert leftovers(folder) == []

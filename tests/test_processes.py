@@ -267,8 +267,9 @@ def test_a_worker_that_crashed_is_an_error_then_and_ever_after() -> None:
 def test_a_worker_that_takes_too_long_is_gone() -> None:
     with worker(f"{HERE}:Adding") as child:
         child.ask(1, timeout=60)
-        with pytest.raises(ProcessError, match=r"did not answer within 0\.5 s"):
-            child.ask("hang", timeout=0.5)
+        with pytest.raises(ProcessError, match=r"did not answer within 0\.5 s") as caught:
+            child.ask("hang", timeout=0.5, option="--patience")
+        assert "--patience" in caught.value.facts["fix"]
         assert gone(child.pid)
 
 

@@ -43,20 +43,29 @@ _GRACE_S = 5.0
 _POLL_S = 0.2
 _CHUNK = 1 << 16
 _SERVE = "--serve"
+TIME_LIMIT_OPTION = "--time-limit"
 
 Heard = Callable[[Any], None]
 
 
-def call(function: str, argument: Any, *, timeout: float, doing: str = "the work") -> Any:
+def call(
+    function: str,
+    argument: Any,
+    *,
+    timeout: float,
+    doing: str = "the work",
+    option: str = TIME_LIMIT_OPTION,
+) -> Any:
     """What `function` ("package.module:name") returns for `argument`, in a child process.
 
     Both are plain data. `doing` names the work in errors. However it ends, Ctrl-C included, the
     child and its descendants are gone afterwards. Raises the `TurnoutError` that the function
     raised, or `ProcessError` for a child that crashed, met a defect, or took longer than
-    `timeout` seconds; it shows what the child last said on stderr.
+    `timeout` seconds, of which `option` of the command line allows more; it shows what the child
+    last said on stderr.
     """
     with _started(function, doing) as child:
-        return child.ask(argument, timeout=timeout)
+        return child.ask(argument, timeout=timeout, option=option)
 
 
 @contextlib.contextmanager
@@ -119,7 +128,7 @@ class Child:
         *,
         timeout: float,
         heard: Heard | None = None,
-        option: str = "--time-limit",
+        option: str = TIME_LIMIT_OPTION,
     ) -> Any:
         """What the child's function returns for `argument`; `heard` gets what it says meanwhile.
 

@@ -193,7 +193,7 @@ class Obtainer:
             # How the child ended says more than what is missing because of it.
             if ending.error is not None:
                 raise CompileError(
-                    f"{job.name} was not compiled: {ending.error.problem}", **_facts(ending.error)
+                    f"{job.name} was not compiled: {ending.error.problem}", **ending.error.facts
                 ) from error
             raise
 
@@ -249,19 +249,13 @@ def _judged_by_what_it_left(job: Job) -> Iterator[_Ending]:
         ) from error
 
 
-def _facts(error: TurnoutError) -> dict[str, str]:
-    """The facts of an error about a child, in the words of compiling."""
-    facts = dict(error.facts)
-    if "--time-limit" in facts.get("fix", ""):
-        facts["fix"] = facts["fix"].replace("--time-limit", "--compile-timeout")
-    return facts
-
-
 def call_worker(kind: str, argument: dict[str, Any], limit: float, doing: str) -> dict[str, Any]:
     """What the worker of that kind of job answers, from a child process."""
     from turnout.processes import call
 
-    answer: dict[str, Any] = call(_WORKERS[kind], argument, timeout=limit, doing=doing)
+    answer: dict[str, Any] = call(
+        _WORKERS[kind], argument, timeout=limit, doing=doing, option="--compile-timeout"
+    )
     return answer
 
 
