@@ -6,9 +6,11 @@ import atexit
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 PATIENCE = 5
+
+Handler = Callable[[int, object], None]
 
 
 @contextlib.contextmanager
@@ -24,16 +26,8 @@ def ended_cleanly(*, when: bool = True) -> Iterator[None]:
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [getattr(signal, name) for name in names]
-    # One that is ignored (by `nohup`) is meant to be.
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [signal.signal(number, end) for number in heeded]
-    try:
+    with _handled(("SIGTERM", "SIGHUP"), end):
         yield
-    finally:
-        for number, handler in zip(heeded, before, strict=True):
-            signal.signal(number, handler)
 
 
 class Interruption:
@@ -63,16 +57,27 @@ def interrupted_once() -> Iterator[Interruption]:
             found.number = found.number or number
             raise KeyboardInterrupt
 
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [getattr(signal, name) for name in names]
-    # One that is ignored (by `nohup`) is meant to be.
+    with _handled(("SIGINT", "SIGTERM", "SIGHUP"), handle) as numbers:
+        try:
+            yield found
+        finally:
+            if found.number is not None:
+                # While the interpreter ends, one more would only change the code that it ends with.
+                for number in numbers:
+                    atexit.register(signal.signal, number, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def _handled(names: Sequence[str], handle: Handler) -> Iterator[list[int]]:
+    """Let `handle` have the signals of those names that this system has, whose numbers these are.
+
+    Not one that is ignored (by `nohup`), which is meant to be.
+    """
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, handle) for number in heeded]
     try:
-        yield found
+        yield heeded
     finally:
         for number, handler in zip(heeded, before, strict=True):
             signal.signal(number, handler)
-            if found.number is not None:
-                # While the interpreter ends, one more would only change the code that it ends with.
-                atexit.register(signal.signal, number, signal.SIG_IGN)
